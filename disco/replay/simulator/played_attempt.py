@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from disco.endpoints.simulation.simulated_script import Scripted
-from disco.events import Usage
+from disco.events import SpeculationReport, Usage
+from disco.replay.pairs.pair_rounds import PairRounds
 from disco.session.effects import StartAttempt
 
 if TYPE_CHECKING:
@@ -105,4 +106,12 @@ class Playing:
         """Return what the attempt is charged for if it stops now."""
         if now < self.started_at:
             return Usage()
+        if isinstance(self.events, PairRounds):
+            return self.events.usage(now - self.started_at)
         return Usage(self.prompt_tokens, self.written, self.cached_tokens)
+
+    def speculation(self, now: float) -> SpeculationReport | None:
+        """Return what the rounds of a pair came to; None for another endpoint, and before the attempt began."""
+        if now < self.started_at or not isinstance(self.events, PairRounds):
+            return None
+        return self.events.speculation(now - self.started_at)

@@ -231,7 +231,8 @@ class Player:
         if playing.stopped:
             return
         playing.stopped = True
-        self.apply(self.session.stopped(playing.number, usage or playing.processed(now), now), now)
+        usage, speculation = usage or playing.processed(now), playing.speculation(now)
+        self.apply(self.session.stopped(playing.number, usage, now, speculation=speculation), now)
         self.leave(playing, now)
 
     def leave(self, playing: Playing, now: float) -> None:

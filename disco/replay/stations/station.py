@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from disco.endpoints.simulation.simulated_script import Fault
 from disco.errors import ConfigurationError
-from disco.plan import TTFT_QUANTILES, Candidate, Reach
+from disco.plan import TTFT_QUANTILES, Candidate, Payer, Reach, place_of
 from disco.profiles import DeviceProfile, Empirical, LinearFit, ServerProfile
 from disco.rates import Rates
+from disco.replay.pairs.simulated_pair import Pair
 from disco.replay.simulator.device_queue import SharedDevice
 
 __all__ = ["DEFAULT_TPS", "PLANNED_QUANTILE", "Station", "check_stations", "key_of"]
@@ -49,6 +50,8 @@ class Station:
         idle_unload_s: the model is unloaded after this time without work, s, and is not loaded at the beginning; None:
             the model is always loaded.
         fault: what fails at the endpoint, and how often.
+        pair: a drafter for it, where the station verifies drafts; None: it writes alone. With a drafter it can neither
+            park nor pause, and the rate that plans assume is the predicted one.
     """
 
     name: str
@@ -70,6 +73,7 @@ class Station:
     load_s: float = 0.0
     idle_unload_s: float | None = None
     fault: Fault | None = None
+    pair: Pair | None = None
 
     def __post_init__(self) -> None:
         if not self.decode_tps > 0:
@@ -81,6 +85,10 @@ class Station:
         if not self.load_s >= 0:
             raise ConfigurationError(
                 f"station {self.name!r} has load_s = {self.load_s}; the time to load its model must be 0 s or more"
+            )
+        if self.pair is not None and (self.parks or self.pauses or self.follows):
+            raise ConfigurationError(
+                f"station {self.name!r} verifies drafts, so it cannot park, pause or follow"
             )
 
     @classmethod
@@ -169,6 +177,12 @@ class Station:
         else:
             prefill_tps = 1.0 / line.k_s_per_token if line.k_s_per_token > 0 else float("inf")
             overhead_s = line.c_s
+        decode_tps, holds = self.decode_tps, line is not None
+        parts: tuple[Payer, ...] = ()
+        if self.pair is not None:
+            decode_tps = 1.0 / self.pair.predicted_token_s(1.0 / decode_tps)
+            parts = self.pair.payers(Payer(self.name, place_of(self.reach), self.rates))
+            holds = False
         return Candidate(
             name=self.name,
             reach=self.reach,
@@ -177,16 +191,17 @@ class Station:
             overhead_s=overhead_s,
             ttft_quantiles=ttft_quantiles,
             load_s=self.load_s if cold else 0.0,
-            decode_tps=self.decode_tps,
+            decode_tps=decode_tps,
             continues=self.continues,
-            parks=line is not None if self.parks is None else self.parks,
-            pauses=line is not None if self.pauses is None else self.pauses,
+            parks=holds if self.parks is None else self.parks,
+            pauses=holds if self.pauses is None else self.pauses,
             follows=self.follows,
             limits=self.limits,
             announces=(self.queues and self.reach == "device") if self.announces is None else self.announces,
             context_tokens=self.context_tokens,
             standby=self.standby,
             rank=self.rank,
+            parts=parts,
         )
 
 

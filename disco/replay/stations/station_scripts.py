@@ -6,18 +6,21 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate, chain, islice, repeat
+from random import Random
 
 import numpy as np
 
 from disco.endpoints.simulation.simulated_script import Fault, Scripted, play, prose
 from disco.events import Delta, Ended, Usage
 from disco.profiles import LinearFit
+from disco.replay.pairs.pair_rounds import Asked, PairRounds
 from disco.replay.simulator.paced_flow import KnownPackets
 from disco.replay.simulator.paced_stretch import Pieces
 from disco.replay.stations.station import Station
 from disco.replay.stations.station_workload import StationWorkload
 from disco.request import Prefix
 from disco.session.effects import StartAttempt
+from disco.speculate.estimates import Estimates
 
 __all__ = ["AnswerScripts", "Answers"]
 
@@ -63,17 +66,19 @@ def _pieces(tokens: int) -> Pieces | None:
 
 
 class _Columns:
-    """One station's columns. Read only after the constructor."""
+    """One station's columns. Read only after the constructor, but for the estimates of a pair."""
 
     __slots__ = (
         "again",
         "answer_tokens",
         "cached_tokens",
         "drawn",
+        "estimates",
         "fault",
         "faulty",
         "gaps",
         "line",
+        "pair",
         "tpot_s",
         "ttft_s",
     )
@@ -88,6 +93,8 @@ class _Columns:
         self.gaps = workload.gaps.get(station.name)
         self.again = workload.again[column]
         self.fault = station.fault
+        self.pair = pair = station.pair
+        self.estimates = None if pair is None else Estimates(pair.verify)  # shared by all answers, as live
         ttft = station.ttft
         self.line = ttft if isinstance(ttft, LinearFit) else None
         self.drawn = None if isinstance(ttft, LinearFit) else ttft
@@ -130,13 +137,16 @@ class AnswerScripts:
             ttft_s = station.ttft_s[row]
             if station.cached_tokens is not None:
                 cached_tokens = station.cached_tokens[row]
-        gaps: Iterator[float] = repeat(station.tpot_s[row])
-        if station.gaps is not None:
-            gaps = chain(station.gaps.of(row)[prefix.tokens :].tolist(), gaps)
         fault = station.fault
         if fault is not None:
             is_faulty = self._later(station).random() < fault.probability if again else station.faulty[row]
             fault = fault if is_faulty else None
+        if station.pair is not None:
+            rounds = self._rounds(station, start, ttft_s, fault, prompt_tokens, cached_tokens)
+            return rounds, prompt_tokens, cached_tokens
+        gaps: Iterator[float] = repeat(station.tpot_s[row])
+        if station.gaps is not None:
+            gaps = chain(station.gaps.of(row)[prefix.tokens :].tolist(), gaps)
         script = self._events(station, start, ttft_s, gaps, fault, prompt_tokens, cached_tokens)
         return script, prompt_tokens, cached_tokens
 
@@ -145,6 +155,48 @@ class AnswerScripts:
         if rng is None:
             rng = self._again[station.again] = np.random.default_rng([*station.again, self._row])
         return rng
+
+    def _length(self, station: _Columns, start: StartAttempt) -> tuple[int, int | None]:
+        """Return how long the station's answer is, and the limit that it is told."""
+        limit = self._answers.max_tokens if start.max_tokens is None else start.max_tokens
+        if start.cap is not None:
+            limit = start.cap if limit is None else min(limit, start.cap)
+        total = station.answer_tokens[self._row]
+        return total if limit is None else min(limit, total), limit
+
+    def _rounds(
+        self,
+        station: _Columns,
+        start: StartAttempt,
+        at: float,
+        fault: Fault | None,
+        prompt_tokens: int,
+        cached_tokens: int,
+    ) -> Iterator[Scripted]:
+        """Return the events of an attempt that a drafter and a verify server make."""
+        pair, estimates, prefix, row = station.pair, station.estimates, start.prefix, self._row
+        assert pair is not None
+        assert estimates is not None
+        total, limit = self._length(station, start)
+        hidden = 0
+        if prefix.withheld and prefix.tokens < total:
+            hidden = self._answers.swallowed_tokens(prefix)
+        begin = prefix.tokens - hidden
+        asked = Asked(
+            endpoint=start.endpoint,
+            text=self._answers.prose[begin:total],
+            hidden=hidden,
+            drafts=pair.sequences(row, station.answer_tokens[row], station.again).behind(begin),
+            first_s=at,
+            alone_s=station.tpot_s[row],
+            reason="stop" if limit is None or total < limit else "length",
+            limit=None if limit is None or hidden else max(1, limit - prefix.tokens),
+            prompt_tokens=prompt_tokens,
+            cached_tokens=cached_tokens,
+            fault=fault,
+        )
+        rng = Random(f"{station.again} {row} {begin}")
+        return PairRounds(pair, asked, estimates, rng, drafts=start.drafts != 0)
 
     def _events(
         self,
@@ -157,12 +209,7 @@ class AnswerScripts:
         cached_tokens: int,
     ) -> Iterator[Scripted]:
         answers, prefix = self._answers, start.prefix
-        limit = answers.max_tokens if start.max_tokens is None else start.max_tokens
-        if start.cap is not None:
-            limit = start.cap if limit is None else min(limit, start.cap)
-        total = station.answer_tokens[self._row]
-        if limit is not None and limit < total:
-            total = limit
+        total, limit = self._length(station, start)
         packets: tuple[list[Delta], ...] = answers.prose[prefix.tokens : total]
         generated = len(packets)
         if prefix.withheld and packets:

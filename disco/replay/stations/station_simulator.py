@@ -331,11 +331,12 @@ class _Replay:
         for charge in ledger.charges:
             if not charge.prompt_tokens + charge.completion_tokens:
                 continue
-            tally = tallies[charge.endpoint]
-            tally.prompt[row] += charge.prompt_tokens
-            tally.completion[row] += charge.completion_tokens
-            tally.cached[row] += charge.cached_tokens
-            tally.cost_usd[row] += charge.cost
+            tally = tallies.get(charge.endpoint)
+            if tally is not None:  # None: a drafter that is no station
+                tally.prompt[row] += charge.prompt_tokens
+                tally.completion[row] += charge.completion_tokens
+                tally.cached[row] += charge.cached_tokens
+                tally.cost_usd[row] += charge.cost
             key = charge.endpoint, charge.phase
             self.cost_by[key] = self.cost_by.get(key, 0.0) + charge.cost
         self.failed[row] = session.error is not None

@@ -1,0 +1,351 @@
+"""One answer of a pair in virtual time: the machine of rounds that runs live, with a modelled drafter and server.
+
+Nothing of another attempt changes the answer's times, so its events can be computed one after the other, each when it
+is asked for. What was used until a time is known as long as no event behind that time was asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import replace
+from functools import partial
+from heapq import heappop, heappush
+from itertools import count
+from random import Random
+from typing import Final, NamedTuple
+
+from disco.endpoints.simulation.simulated_script import Fault, Scripted, simulated_failure
+from disco.errors import FailureKind
+from disco.events import Delta, Ended, SpeculationReport, Usage
+from disco.replay.pairs.simulated_pair import Pair, Sequences
+from disco.replay.pairs.verify_server import Failed, Reply, VerifyServer
+from disco.speculate.accounts import report_of, usage_of
+from disco.speculate.effects import Draft, Effect, Finish, Send, StopDraft, StopStream, Write
+from disco.speculate.estimates import Estimates
+from disco.speculate.rounds import Rounds
+
+__all__ = ["Asked", "PairRounds"]
+
+_WRONG: Final = -1  # no token of the target
+
+
+class Asked(NamedTuple):
+    """An answer that a pair is to write.
+
+    Attributes:
+        endpoint: the pair's name.
+        text: the answer's tokens, each a packet of its own; `hidden` of them, which come first, are not delivered.
+        hidden: tokens that the reader has already and that are written again.
+        drafts: what the drafter would guess.
+        first_s: when the first token comes, s since the attempt began.
+        alone_s: time per token of the server alone, s.
+        reason: how the answer ends.
+        limit: most tokens, where the pair is told; None: it is not.
+        prompt_tokens, cached_tokens: that the server reads, and of these the ones that it had.
+        fault: what fails for certain, with `after_tokens` in delivered tokens; None: nothing.
+    """
+
+    endpoint: str
+    text: Sequence[list[Delta]]
+    hidden: int
+    drafts: Sequences
+    first_s: float
+    alone_s: float
+    reason: str
+    limit: int | None
+    prompt_tokens: int
+    cached_tokens: int
+    fault: Fault | None
+
+
+class _Counts(NamedTuple):
+    """Tokens that were processed, as the client knows it."""
+
+    written: int = 0
+    rejected: int = 0
+    read: int = 0  # by the drafter
+    drafted: int = 0
+
+
+class PairRounds:
+    """The events of one attempt. Mutable: everything below the blank line.
+
+    Args:
+        pair: drafter, server and network.
+        asked: the answer.
+        estimates: of the pair; its answers share them, as live.
+        rng: draws jitter and waits.
+        drafts: whether the drafter may draft; else the server goes on alone.
+    """
+
+    __slots__ = (
+        *("_asked", "_drafts", "_pair", "_rng"),
+        *("_ahead_at", "_changes", "_drafter", "_ended", "_heap", "_ignored", "_last_down_s", "_last_up_s"),
+        *("_now", "_out", "_past", "_read_from_s", "_rounds", "_server", "_started", "_ties"),
+    )
+
+    def __init__(
+        self, pair: Pair, asked: Asked, estimates: Estimates, rng: Random, *, drafts: bool = True
+    ) -> None:
+        self._pair, self._asked, self._rng = pair, asked, rng
+        self._drafts = drafts
+
+        self._rounds = Rounds(
+            pair.windows()(),
+            parallel=pair.parallel,
+            estimates=estimates,
+            has_drafter=drafts,
+            limit=asked.limit,
+        )
+        self._drafter = _Drafter(pair, asked.drafts)
+        fault = asked.fault
+        if fault is not None and fault.after_tokens:
+            fault = replace(fault, after_tokens=fault.after_tokens + asked.hidden)
+        self._server = VerifyServer(
+            pair,
+            tokens=len(asked.text),
+            reason=asked.reason,
+            first_s=asked.first_s,
+            alone_s=asked.alone_s,
+            fault=fault,
+            rng=rng,
+            schedule=self._schedule,
+            send=self._send_down,
+        )
+        self._heap: list[tuple[float, int, Callable[[float], None]]] = []
+        self._ties = count()
+        self._now = 0.0
+        self._out: deque[Scripted] = deque()
+        self._started = self._ended = False
+        self._ignored: set[int] = set()  # streams that were broken off
+        self._last_up_s = self._last_down_s = 0.0
+        self._read_from_s = math.inf  # when the drafter began to read the prompt
+        self._changes: list[tuple[float, _Counts]] = [(0.0, _Counts())]
+        self._past = self._rounds.tally
+        self._ahead_at = 0.0  # time of the event that was returned last
+
+    def __iter__(self) -> PairRounds:
+        return self
+
+    def __next__(self) -> Scripted:
+        if len(self._changes) > 1:
+            del self._changes[:-1]
+        if not self._out:
+            self._past = copy(self._rounds.tally)
+            self._past.windows, self._past.tokens = (
+                self._rounds.tally.windows.copy(),
+                self._rounds.tally.tokens.copy(),
+            )
+        while not self._out:
+            if self._ended:
+                raise StopIteration
+            self._step()
+        self._ahead_at = self._out[0][0]
+        return self._out.popleft()
+
+    def usage(self, at_s: float) -> Usage:
+        """Return what the pair was used for until a time, not before that of the last event but one."""
+        counts = next(counts for at, counts in reversed(self._changes) if at <= at_s)
+        read = counts.read
+        if not read and at_s > self._read_from_s:  # a part of the prompt
+            read = int((at_s - self._read_from_s) * (self._pair.read_tps or 0.0))
+        asked = self._asked
+        return usage_of(
+            asked.endpoint,
+            Usage(asked.prompt_tokens, counts.written, asked.cached_tokens),
+            counts.rejected,
+            self._pair.drafter,
+            Usage(read, counts.drafted),
+        )
+
+    def speculation(self, at_s: float) -> SpeculationReport:
+        """Return what the rounds came to until then."""
+        tally = self._rounds.tally if at_s >= self._ahead_at else self._past
+        counts = next(counts for at, counts in reversed(self._changes) if at <= at_s)
+        return report_of(tally, counts.rejected)
+
+    # Time
+
+    def _schedule(self, at_s: float, what: Callable[[float], None]) -> None:
+        heappush(self._heap, (at_s, next(self._ties), what))
+
+    def _step(self) -> None:
+        if not self._started:
+            self._started = True
+            if len(self._asked.text) == 0:
+                self._end(self._asked.first_s, self._asked.reason)
+            else:
+                self._take(self._rounds.start(0.0))
+            return
+        wake_at = self._rounds.wake_at
+        if self._heap and self._heap[0][0] <= wake_at:
+            self._now, _, what = heappop(self._heap)
+            if self._now == math.inf:
+                self._fail(math.inf)
+            else:
+                what(self._now)
+        else:
+            assert wake_at < math.inf, "the rounds wait, but no event is left"
+            self._now = wake_at
+            self._take(self._rounds.woken(wake_at))
+
+    def _one_way_s(self) -> float:
+        delay_s = self._pair.round_trip_s / 2
+        jitter_s = self._pair.jitter_s
+        return max(0.0, self._rng.gauss(delay_s, jitter_s)) if jitter_s else delay_s
+
+    def _count(self, **changed: int) -> None:
+        self._changes.append((self._now, self._changes[-1][1]._replace(**changed)))
+
+    # What the machine asks for
+
+    def _take(self, effects: list[Effect]) -> None:
+        now = self._now
+        for effect in effects:
+            if isinstance(effect, Write):
+                text, hidden = self._asked.text, self._asked.hidden
+                packet = [text[token][0] for token in effect.ids if token >= hidden]
+                if packet:
+                    self._out.append((now, packet))
+            elif isinstance(effect, Send):
+                self._send_up(partial(self._server.take, effect))
+            elif isinstance(effect, Draft):
+                done_s = self._drafter.begin(now, effect)
+                self._schedule(done_s, partial(self._drafted, effect.number))
+            elif isinstance(effect, StopDraft):
+                if self._drafter.number == effect.number:
+                    self._drafter.stop(now)
+                    self._schedule(now, partial(self._drafted, effect.number))
+            elif isinstance(effect, StopStream):
+                self._ignored.add(effect.number)
+                self._send_up(partial(self._server.stop, effect.number))
+            elif isinstance(effect, Finish):
+                self._end(now, effect.reason)
+            else:
+                self._fail(now, FailureKind.INCOMPLETE)
+
+    def _end(self, at_s: float, reason: str) -> None:
+        self._ended = True
+        self._out.append((at_s, Ended(reason, self.usage(at_s))))
+
+    def _fail(self, at_s: float, kind: FailureKind | None = None) -> None:
+        self._ended = True
+        fault = self._asked.fault
+        kind = kind or (fault.kind if fault is not None else None) or FailureKind.STALLED
+        retry_after_s = None if fault is None else fault.retry_after_s
+        failure = simulated_failure(kind, self._asked.endpoint, retry_after_s=retry_after_s)
+        self._out.append((at_s, failure))
+
+    # The network, and what comes back
+
+    def _send_up(self, what: Callable[[float], None]) -> None:
+        self._last_up_s = max(self._last_up_s, self._now + self._one_way_s())
+        self._schedule(self._last_up_s, what)
+
+    def _send_down(self, at_s: float, reply: Reply | Failed) -> None:
+        if self._pair.jitter_s and self._last_down_s:  # the time of the first token is given
+            at_s += self._one_way_s() - self._pair.round_trip_s / 2
+        self._last_down_s = max(self._last_down_s, at_s)
+        self._schedule(self._last_down_s, partial(self._heard, reply))
+
+    def _heard(self, reply: Reply | Failed, now: float) -> None:
+        if isinstance(reply, Failed):
+            self._fail(now)
+            return
+        verdict = reply.verdict
+        if verdict.number in self._ignored:
+            return
+        if self._drafts and self._read_from_s == math.inf:  # the first verdict has the prompt in tokens
+            self._read_from_s = now
+            self._schedule(now + self._pair.reads_s(self._asked.prompt_tokens), self._has_read)
+        self._count(written=verdict.completion_tokens, rejected=verdict.rejected_tokens)
+        self._take(self._rounds.verified(now, verdict))
+        if reply.is_last and not self._ended:
+            self._take(self._rounds.ended(now, verdict.number))
+
+    def _has_read(self, now: float) -> None:
+        self._count(read=self._asked.prompt_tokens)
+        self._take(self._rounds.drafter_ready(now))
+
+    def _drafted(self, number: int, now: float) -> None:
+        drafter = self._drafter
+        if drafter.number != number:
+            return  # it was stopped
+        began_s = drafter.began_s
+        ids, read = drafter.finish()
+        before = self._changes[-1][1]
+        self._count(read=before.read + read, drafted=before.drafted + len(ids))
+        self._take(self._rounds.drafted(now, number, ids, now - began_s))
+
+
+class _Drafter:
+    """The drafter's sequence: the answer's tokens that it has behind the prompt. Mutable: all but `pair`, `guesses`.
+
+    Attributes:
+        number: of the order that is carried out; -1: none.
+        began_s: when that began.
+    """
+
+    __slots__ = (
+        *("_computed", "_count", "_guesses", "_length", "_pair", "_unread", "_wrong_at", "began_s", "number"),
+    )
+
+    def __init__(self, pair: Pair, guesses: Sequences) -> None:
+        self._pair, self._guesses = pair, guesses
+        self._length = 0  # of the sequence
+        self._computed = 0  # tokens of it that the cache has
+        self._wrong_at = math.inf  # place of its first token that is not the target's
+        self._unread = self._count = 0
+        self.number = -1
+        self.began_s = 0.0
+
+    def begin(self, now: float, order: Draft) -> float:
+        """Begin a draft; return when it is done if it is not stopped."""
+        if order.keep <= self._wrong_at:
+            self._wrong_at = math.inf
+            if _WRONG in order.append:
+                self._wrong_at = order.keep + order.append.index(_WRONG)
+        self._length = order.keep + len(order.append)
+        self._computed = min(self._computed, order.keep)
+        self._unread = self._length - self._computed
+        self.number, self.began_s = order.number, now
+        self._count = self._until_unsure(order.count, order.stop_below)
+        return now + self._read_s + self._count * self._pair.draft_s
+
+    def stop(self, now: float) -> None:
+        """Break the draft off: only the tokens that are complete count."""
+        drafting_s = now - self.began_s - self._read_s
+        each_s = self._pair.draft_s
+        done = self._count if drafting_s >= self._count * each_s else max(0, int(drafting_s / each_s))
+        self._count = min(self._count, done)
+
+    def finish(self) -> tuple[tuple[int, ...], int]:
+        """End the draft; return the guesses, and how many tokens were read for them."""
+        accepts, length, count = self._guesses.accepts, self._length, self._count
+        ids: list[int] = []
+        for place in range(length, length + count):
+            if self._wrong_at == math.inf and (place >= len(accepts) or not accepts[place]):
+                self._wrong_at = place
+            ids.append(place if self._wrong_at == math.inf else _WRONG)
+        self.number = -1
+        self._length = length + count
+        if not count:
+            return (), 0
+        self._computed = self._length - 1  # the newest is computed with the next order
+        return tuple(ids), max(0, self._unread - 1)
+
+    @property
+    def _read_s(self) -> float:
+        """Time to read what the sequence has beyond the cache, s; one token of it is part of drafting."""
+        return self._pair.reads_s(max(0, self._unread - 1))
+
+    def _until_unsure(self, most: int, stop_below: float) -> int:
+        confidence = self._guesses.confidence
+        if stop_below and confidence:
+            for done in range(most):
+                if confidence[(self._length + done) % len(confidence)] < stop_below:
+                    return done + 1
+        return most
