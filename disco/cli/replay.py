@@ -61,17 +61,19 @@ APPLIES = {
     "lengths": (SYNTHETIC, DISCO),
     **dict.fromkeys(("device", "server", "price", "exchange_rate", "max_tokens"), (FILE, CHUNKS, SYNTHETIC)),
     **dict.fromkeys(("policy", "budget", "tail", "seeds"), (FILE, CHUNKS, SYNTHETIC)),
-    **dict.fromkeys(("events", "migrate"), (FILE, SYNTHETIC)),
+    **dict.fromkeys(("events", "migrate", "pair"), (FILE, SYNTHETIC)),
     "chunk_rows": (FILE, CHUNKS),
     **dict.fromkeys(("html", "jobs", "scheduler"), (FILE, CHUNKS, SYNTHETIC, *PAPERS)),
     **dict.fromkeys(("verdicts", "beta", "histories"), (VERDICTS,)),
 }
 ONLY_WITH_EVENTS = ("pace", "device_slots", "idle_unload")
+UNDRAFTED = frozenset((ORACLE, "device_only"))  # no answer of the server is drafted
 # The policies that an option has no effect on. For third-party policies this is not known.
 UNHEEDING = {
     "budget": BUDGETLESS | {RECORDED},
     "tail": BUDGETLESS | {RECORDED, ORACLE, "random", "length_threshold"},
     "migrate": frozenset((ORACLE,)),  # it is a bound on TTFT and has no answers
+    "pair": UNDRAFTED,
 }
 
 
@@ -212,9 +214,15 @@ def _task(arguments: argparse.Namespace, workload: Trace | Survey | None) -> _Ta
     if arguments.pace is not None:
         changes["pace_tps"] = _pace(arguments.pace)
     scenarios = [replace(scenario, **changes) for scenario in situation.scenarios]
+    notes = situation.notes
+    if arguments.pair is not None:
+        from disco.cli.replay_pair import with_pair  # noqa: PLC0415 - rarely needed
+
+        scenarios, about = with_pair(scenarios, Path(arguments.pair))
+        notes = [*notes, *about]
     recorded = [RECORDED] if isinstance(workload, Trace) and is_recording(workload) else []
     arms = _arms(arguments, scenarios, recorded)
-    return _Task(scenarios, arms, "events" if events else "vectorised", situation.notes)
+    return _Task(scenarios, arms, "events" if events else "vectorised", notes)
 
 
 def _arms(arguments: argparse.Namespace, scenarios: Sequence[Scenario], recorded: list[str]) -> list[Arm]:
@@ -234,7 +242,8 @@ def _arms(arguments: argparse.Namespace, scenarios: Sequence[Scenario], recorded
         mine = [_budget_of(policy, scenarios)] if policy in (*BUDGETLESS, RECORDED) else budgets
         # The oracle is a bound on TTFT and has no answers to migrate.
         for migrate in (False, True) if arguments.migrate and policy != ORACLE else (False,):
-            arms += [Arm(policy, budget, arguments.tail, migrate) for budget in mine]
+            for drafts in (False, True) if arguments.pair and policy not in UNDRAFTED else (False,):
+                arms += [Arm(policy, budget, arguments.tail, migrate, drafts=drafts) for budget in mine]
     return arms
 
 
@@ -246,7 +255,7 @@ def _budget_of(policy: str, scenarios: Sequence[Scenario]) -> float:
 
 
 def _asks_for_events(arguments: argparse.Namespace) -> bool:
-    return bool(arguments.events or arguments.migrate)
+    return bool(arguments.events or arguments.migrate or arguments.pair)
 
 
 def _pace(pace_tps: float) -> float | None:

@@ -102,6 +102,12 @@ def add_replay(commands: Commands) -> argparse.ArgumentParser:
     events.add_argument(
         "--idle-unload", type=float, metavar="S", help="the device unloads its model after S idle seconds"
     )
+    events.add_argument(
+        "--pair",
+        metavar="FILE",
+        help="run each arm with the device drafting for the server, too, beside the run without; FILE has the times of "
+        "drafter, network and server (docs/replay.md); implies --events",
+    )
     synthetic = parser.add_argument_group("synthetic requests")
     synthetic.add_argument("--requests", type=int, metavar="N", help="number of requests (default: 10000)")
     synthetic.add_argument(

@@ -45,7 +45,7 @@ class ReadingSummary:
     """What readers got; docs/metrics.md defines each figure.
 
     Attributes:
-        tbt_p50_s, tbt_p99_s: times between released tokens, pooled over answers.
+        tbt_mean_s, tbt_p50_s, tbt_p99_s: times between released tokens, pooled over answers.
         moved_tbt_p99_s: the same for the answers that migrated; None when none did.
         late_tokens: mean per answer.
         handover_late_tokens, handover_late_p99: late tokens behind the cut, mean and P99 over answers that migrated;
@@ -54,6 +54,7 @@ class ReadingSummary:
         moved, failed_over: shares of answers.
     """
 
+    tbt_mean_s: Figure
     tbt_p50_s: Figure
     tbt_p99_s: Figure
     moved_tbt_p99_s: Figure | None

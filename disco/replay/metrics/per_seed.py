@@ -25,6 +25,7 @@ CDF_LEVELS: Final = (*(i / 200 for i in range(200)), 0.999, 1.0)
 class ReadingFigures:
     """The fields of `over_seeds.ReadingSummary` for one seed; NaN where no answer has a value."""
 
+    tbt_mean_s: float
     tbt_p50_s: float
     tbt_p99_s: float
     moved_tbt_p99_s: float | None
@@ -176,6 +177,7 @@ def _reading_figures(reading: Reading, answered: NDArray[np.bool_]) -> ReadingFi
         known = values[~np.isnan(values)]
         ratios[name] = _ratio(float(known.sum()), known.size)
     return ReadingFigures(
+        tbt_mean_s=_ratio(float(reading.tbt_s.sum()), reading.tbt_s.size),
         tbt_p50_s=p50_s,
         tbt_p99_s=p99_s,
         moved_tbt_p99_s=moved_p99_s if moves else None,

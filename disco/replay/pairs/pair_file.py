@@ -24,7 +24,7 @@ class _PairFile(BaseModel):
     """The keys of the file; see `Pair`.
 
     Attributes:
-        draft_ms: per drafted token.
+        draft_ms: per drafted token; None: not said.
         verify_ms: pairs of rows and the time of a pass of the server with so many.
         acceptance: probability that a drafted token is right.
         trace: in its place, a trace of `disco fleet record`; a path from the file's folder on.
@@ -35,7 +35,7 @@ class _PairFile(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    draft_ms: _Ms
+    draft_ms: _Ms | None = None
     verify_ms: tuple[tuple[Annotated[int, Field(ge=1)], _Positive], ...] = Field(min_length=1)
     acceptance: Annotated[float, Field(ge=0, le=1)] | None = None
     trace: str | None = None
@@ -55,7 +55,7 @@ class _PairFile(BaseModel):
 
 
 def load_pair(path: str | PathLike[str]) -> Pair:
-    """Read a pair from a file. Who drafts, and at which rates, is not in it: `Scenario.with_drafts` says so.
+    """Read a pair from a file. Who drafts, and at which rates, is not in it: `Scenario.stations` says so.
 
     Raises:
         ConfigurationError: the file, or the trace that it names, cannot be read or is wrong; the message names the key.
@@ -65,7 +65,7 @@ def load_pair(path: str | PathLike[str]) -> Pair:
     rules = content.speculate
     acceptance = content.acceptance
     return Pair(
-        draft_s=content.draft_ms / 1e3,
+        draft_s=None if content.draft_ms is None else content.draft_ms / 1e3,
         verify=VerifyCurve((rows, ms / 1e3) for rows, ms in content.verify_ms),
         acceptance=tuple(load_trace(path.parent / str(content.trace))) if acceptance is None else acceptance,
         round_trip_s=content.rtt_ms / 1e3,

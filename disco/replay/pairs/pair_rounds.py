@@ -30,6 +30,7 @@ from disco.speculate.rounds import Rounds
 __all__ = ["Asked", "PairRounds"]
 
 _WRONG: Final = -1  # no token of the target
+_ROUNDING_S: Final = 1e-9  # the driver's clock did not begin with the attempt
 
 
 class Asked(NamedTuple):
@@ -148,7 +149,7 @@ class PairRounds:
 
     def usage(self, at_s: float) -> Usage:
         """Return what the pair was used for until a time, not before that of the last event but one."""
-        counts = next(counts for at, counts in reversed(self._changes) if at <= at_s)
+        counts = self._counts(at_s)
         read = counts.read
         if not read and at_s > self._read_from_s:  # a part of the prompt
             read = int((at_s - self._read_from_s) * (self._pair.read_tps or 0.0))
@@ -163,9 +164,12 @@ class PairRounds:
 
     def speculation(self, at_s: float) -> SpeculationReport:
         """Return what the rounds came to until then."""
-        tally = self._rounds.tally if at_s >= self._ahead_at else self._past
-        counts = next(counts for at, counts in reversed(self._changes) if at <= at_s)
-        return report_of(tally, counts.rejected)
+        tally = self._rounds.tally if at_s >= self._ahead_at - _ROUNDING_S else self._past
+        return report_of(tally, self._counts(at_s).rejected)
+
+    def _counts(self, at_s: float) -> _Counts:
+        known = (counts for at, counts in reversed(self._changes) if at <= at_s + _ROUNDING_S)
+        return next(known, self._changes[0][1])
 
     # Time
 
@@ -313,12 +317,12 @@ class _Drafter:
         self._unread = self._length - self._computed
         self.number, self.began_s = order.number, now
         self._count = self._until_unsure(order.count, order.stop_below)
-        return now + self._read_s + self._count * self._pair.draft_s
+        return now + self._read_s + self._pair.drafts_s(self._count)
 
     def stop(self, now: float) -> None:
         """Break the draft off: only the tokens that are complete count."""
         drafting_s = now - self.began_s - self._read_s
-        each_s = self._pair.draft_s
+        each_s = self._pair.drafts_s(1)
         done = self._count if drafting_s >= self._count * each_s else max(0, int(drafting_s / each_s))
         self._count = min(self._count, done)
 

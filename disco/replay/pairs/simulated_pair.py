@@ -52,7 +52,7 @@ class Pair:
     and time per token.
 
     Attributes:
-        draft_s: time per drafted token, s.
+        draft_s: time per drafted token, s; None: `Scenario` fills in its device's time per token.
         verify: how long a pass of the server takes by its rows. A request whose time per token differs from that of one
             row has all its passes longer or shorter by the same factor.
         acceptance: probability that a drafted token is right when all before it are; or recorded sequences
@@ -70,7 +70,7 @@ class Pair:
         min_gain: the share of the time per token that drafting has to save; None: draft always.
     """
 
-    draft_s: float
+    draft_s: float | None
     verify: VerifyCurve
     acceptance: float | tuple[FleetRequest, ...]
     round_trip_s: float = 0.0
@@ -87,7 +87,7 @@ class Pair:
     def __post_init__(self) -> None:
         for name in ("draft_s", "round_trip_s", "jitter_s", "queue_s"):
             value = getattr(self, name)
-            if not (value >= 0 and isfinite(value)):
+            if value is not None and not (value >= 0 and isfinite(value)):
                 raise ConfigurationError(f"{name} of a pair must be a time of 0 s or more, not {value}")
         if self.read_tps is not None and not self.read_tps > 0:
             raise ConfigurationError(f"a drafter must read more than 0 tokens/s, not {self.read_tps}")
@@ -108,6 +108,11 @@ class Pair:
     @property
     def _has_confidence(self) -> bool:
         return isinstance(self.acceptance, tuple) and all(one.confidence for one in self.acceptance)
+
+    def drafts_s(self, tokens: int) -> float:
+        """Return how long the drafter needs to draft so many tokens, s."""
+        assert self.draft_s is not None
+        return tokens * self.draft_s
 
     def reads_s(self, tokens: int) -> float:
         """Return how long the drafter needs to read so many tokens, s."""
@@ -145,12 +150,20 @@ class Pair:
             len(one.accepts) for one in self.acceptance
         )
 
+    @property
+    def alone_s(self) -> float:
+        """Time per token of the server alone, as the curve has it, s."""
+        return self.verify.s(1) + self.queue_s
+
     def predicted_token_s(self, alone_s: float) -> float:
-        """Return the predicted time per token, s, where the server alone takes `alone_s`; never more than that."""
+        """Return the predicted time per token, s, where the server alone takes `alone_s`; never more than that.
+
+        `draft_s` must be known.
+        """
         ratio = max(0.0, alone_s - self.queue_s) / self.verify.s(1)
         seen = Seen(
             acceptance=self.mean_acceptance,
-            draft_s=self.draft_s,
+            draft_s=self.drafts_s(1),
             round_trip_s=self.round_trip_s,
             queue_s=min(self.queue_s, alone_s),
             verify=VerifyCurve((rows, ratio * seconds) for rows, seconds in self.verify.points),

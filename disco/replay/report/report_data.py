@@ -99,7 +99,7 @@ class Group:
         return tuple(cell for line in self.lines for cell in line.cells)
 
     def baseline(self, policy: str, evaluator: str) -> Cell | None:
-        """Return the cell of a policy without a budget and without migration; None if it was not run."""
+        """Return the cell of a policy without a budget, migration and drafts; None if it was not run."""
         return next((c for c in self.cells if is_baseline(c, policy) and c.evaluator == evaluator), None)
 
 
@@ -172,8 +172,8 @@ def cost_per_1000_usd(cell: Cell) -> float:
 
 
 def is_baseline(cell: Cell, *policies: str) -> bool:
-    """Return whether a cell has one of these policies and its answers do not migrate."""
-    return cell.arm.policy in policies and not cell.arm.migrate
+    """Return whether a cell has one of these policies and its answers neither migrate nor are drafted."""
+    return cell.arm.policy in policies and not (cell.arm.migrate or cell.arm.drafts)
 
 
 def known(value: float | None) -> bool:

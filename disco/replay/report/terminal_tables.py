@@ -68,6 +68,19 @@ _READER: tuple[Column, ...] = (
     ("failed over", lambda row: _reading(row[1], "failed_over", share)),
 )
 
+_DRAFTING: tuple[Column, ...] = (
+    ("policy", lambda row: row[0].name),
+    ("budget", lambda row: "–" if row[0].budgetless else f"{row[1].arm.budget:g}"),
+    ("used", lambda row: share(row[1].summary.budget_used)),
+    ("TTFT mean", lambda row: spread(row[1].summary.ttft_mean_s)),
+    ("TBT mean s", lambda row: _reading(row[1], "tbt_mean_s", spread)),
+    ("TBT P99 s", lambda row: _reading(row[1], "tbt_p99_s", spread)),
+    ("device $/1000", lambda row: _charged(row[1], "device/")),
+    ("of it drafts", lambda row: _charged(row[1], "device/draft")),
+    ("server $/1000", lambda row: _charged(row[1], "server/")),
+    ("of it in vain", lambda row: _charged(row[1], "server/draft")),
+)
+
 # With one decimal: a policy counts in the findings only if it answers nearly as many requests as the best.
 _FAILED: Column = ("unanswered", lambda row: f"{row[1].summary.failed.mean * 100:.1f} %")
 
@@ -93,6 +106,8 @@ def scenario_tables(group: Group) -> list[TableData]:
     read = [row for row in rows if row[1].summary.reading is not None]
     if read:
         tables.append(_table(f"{where} · the reader's side", _READER, read))
+    if any(cell.arm.drafts for _, cell, _ in rows):
+        tables.append(_table(f"{where} · drafted on the device, verified by the server", _DRAFTING, read))
     return tables
 
 
@@ -143,6 +158,12 @@ def _table(title: str, columns: tuple[Column, ...], rows: list[Row]) -> TableDat
 def _reading(cell: Cell, name: str, show: Callable[[Figure], str]) -> str:
     figure = None if cell.summary.reading is None else getattr(cell.summary.reading, name)
     return "–" if figure is None else show(figure)
+
+
+def _charged(cell: Cell, what: str) -> str:
+    """Format the cost of a thousand requests that was charged at a place, or in a phase there, USD."""
+    cost_by = cell.summary.cost_by.items()
+    return number(1000.0 * sum(usd for key, usd in cost_by if key.startswith(what)))
 
 
 def _size(group: Group) -> str:

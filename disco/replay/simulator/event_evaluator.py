@@ -56,10 +56,10 @@ def simulate(
         progress: called from time to time with the number of complete answers and the total.
 
     Raises:
-        ConfigurationError: the arm cannot be planned for this workload, or a model has to be loaded whose load time is
-            not known.
+        ConfigurationError: the arm cannot be planned for this workload, a model has to be loaded whose load time is not
+            known, or answers are to be drafted in a scenario without a pair.
     """
-    stations, columns = as_stations(workload, scenario, seed=seed)
+    stations, columns = as_stations(workload, scenario, seed=seed, drafts=arm.drafts)
     planner = _ArmPlanner(workload, scenario, arm, seed)
     out = simulate_stations(
         columns,
@@ -87,7 +87,7 @@ def simulate(
 
 
 def as_stations(
-    workload: Workload, scenario: Scenario, *, seed: int
+    workload: Workload, scenario: Scenario, *, seed: int, drafts: bool = False
 ) -> tuple[tuple[Station, Station], StationWorkload]:
     """Return the same device, server and requests for a replay of any number of stations.
 
@@ -95,8 +95,9 @@ def as_stations(
         workload: resolved for the scenario.
         scenario: device, server and reader.
         seed: seed of faults, and of everything after first attempts.
+        drafts: the server verifies what the device drafts.
     """
-    stations = scenario.stations()
+    stations = scenario.stations(drafts=drafts)
     levels_by_station = np.random.default_rng([seed, _FAULT_STREAM]).random((2, len(workload)))
     cached = workload.device_cached_tokens
     columns = StationWorkload(

@@ -90,6 +90,10 @@ class Station:
             raise ConfigurationError(
                 f"station {self.name!r} verifies drafts, so it cannot park, pause or follow"
             )
+        if self.pair is not None and self.pair.draft_s is None:
+            raise ConfigurationError(
+                f"the pair of station {self.name!r} does not say how long drafting takes: draft_s"
+            )
 
     @classmethod
     def of_device(

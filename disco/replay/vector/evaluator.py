@@ -60,6 +60,8 @@ def check_evaluable(scenario: Scenario, arm: Arm) -> None:
     beyond = ""
     if arm.migrate:
         beyond = "answers migrate only"
+    elif arm.drafts:
+        beyond = "answers are drafted only"
     elif arm.policy == ORACLE:
         return
     elif scenario.device_fault is not None or scenario.server_fault is not None:

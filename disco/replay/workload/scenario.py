@@ -19,6 +19,7 @@ from disco.endpoints.simulation.simulated_script import Fault
 from disco.errors import ConfigurationError
 from disco.plan import Candidate, Order
 from disco.profiles import DeviceProfile, Empirical, Lengths, Price, PriceTable, ServerProfile, load_prices
+from disco.replay.pairs.simulated_pair import Pair
 from disco.replay.stations.station import DEFAULT_TPS, Station
 from disco.replay.workload.trace import Gaps, Trace
 
@@ -67,6 +68,8 @@ class Scenario:
         device_fault, server_fault: what fails at the endpoint, and how often.
         server_name: name of the server's profile, for tables.
         labelled: the regime as labelled by an experiment; None: the regime that follows from the prices.
+        pair: the device's model as a drafter for the server, which then has to verify; for arms with `drafts`. A
+            drafter called "device" has the device's rates and, unless it says otherwise, its speeds; see `with_pair`.
     """
 
     name: str
@@ -87,6 +90,7 @@ class Scenario:
     server_fault: Fault | None = None
     server_name: str = "server"
     labelled: Regime | None = None
+    pair: Pair | None = None
 
     @property
     def regime(self) -> Regime:
@@ -98,11 +102,15 @@ class Scenario:
         """The side that the budget limits."""
         return "device" if self.regime == "device-constrained" else "server"
 
-    def stations(self) -> tuple[Station, Station]:
+    def stations(self, *, drafts: bool = False) -> tuple[Station, Station]:
         """Return device and server, for a replay of any number of endpoints.
 
+        Args:
+            drafts: the server verifies what the device drafts.
+
         Raises:
-            ConfigurationError: the model is to be unloaded, and the device's profile has no load time.
+            ConfigurationError: the model is to be unloaded, and the device's profile has no load time; or `drafts`
+                without a pair.
         """
         device = Station.of_device(
             self.device,
@@ -122,8 +130,25 @@ class Scenario:
             tpot=self.tpot,
             continues=self.server_continues,
             fault=self.server_fault,
+            pair=self._drafting() if drafts else None,
         )
         return device, server
+
+    def with_pair(self, pair: Pair) -> Scenario:
+        """Return the same scenario with a server that verifies, whose time per token is that of the pair."""
+        return replace(self, pair=pair, server_tps=1.0 / pair.alone_s, tpot=None)
+
+    def _drafting(self) -> Pair:
+        pair = self.pair
+        if pair is None:
+            raise ConfigurationError(
+                f"the scenario {self.name!r} has no pair of drafter and server; give it one (--pair)"
+            )
+        if pair.drafter != DEVICE:
+            return pair
+        read_tps = self.device.prefill_tps if pair.read_tps is None else pair.read_tps
+        draft_s = 1.0 / self.device.decode_tps if pair.draft_s is None else pair.draft_s
+        return replace(pair, rates=self.device_rates, read_tps=read_tps, draft_s=draft_s)
 
     def candidates(self) -> tuple[Candidate, Candidate]:
         """Return device and server as dispatch and session see them, with the model loaded."""
@@ -200,6 +225,7 @@ class Arm:
         tail: share α kept for slow servers.
         migrate: answers may migrate to the cheaper side.
         order: when the source of a migration stops; see `disco.plan.Order`.
+        drafts: the server's answers are drafted on the device (`Scenario.pair`).
     """
 
     policy: str
@@ -207,6 +233,7 @@ class Arm:
     tail: float = 0.05
     migrate: bool = False
     order: Order = "auto"
+    drafts: bool = False
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.budget <= 1.0:
@@ -220,8 +247,9 @@ class Arm:
 
     @property
     def label(self) -> str:
-        """Policy, and whether it migrates; the budget is shown separately."""
-        return f"{self.policy} + migration" if self.migrate else self.policy
+        """Policy, and whether it migrates and drafts; the budget is shown separately."""
+        more = [name for name, has in (("migration", self.migrate), ("drafts", self.drafts)) if has]
+        return " + ".join([self.policy, *more])
 
 
 @dataclass(frozen=True, slots=True)

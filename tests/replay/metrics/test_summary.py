@@ -86,6 +86,7 @@ def test_figures_of_four_requests_by_hand():
     assert (found.cost_usd, found.cost_by) == (3.0, {"device/answer": 1.0, "server/answer": 2.0})
     assert asdict(found.reading) == pytest.approx(
         {
+            "tbt_mean_s": 0.2,
             "tbt_p50_s": 0.2,
             "tbt_p99_s": 0.298,
             "moved_tbt_p99_s": 0.298,
