@@ -7,15 +7,15 @@ is asked for. What was used until a time is known as long as no event behind tha
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable, Sequence
-from copy import copy
-from dataclasses import replace
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
+from operator import attrgetter
 from random import Random
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from disco.endpoints.simulation.simulated_script import Fault, Scripted, simulated_failure
 from disco.errors import FailureKind
@@ -26,10 +26,13 @@ from disco.speculate.accounts import report_of, usage_of
 from disco.speculate.effects import Draft, Effect, Finish, Send, StopDraft, StopStream, Write
 from disco.speculate.estimates import Estimates
 from disco.speculate.rounds import Rounds
+from disco.speculate.tally import Tally
 
 __all__ = ["Asked", "PairRounds"]
 
 _WRONG: Final = -1  # no token of the target
+_PLAIN_FIELDS: Final = tuple(one.name for one in fields(Tally) if one.name not in ("windows", "tokens"))
+_PLAIN: Final = attrgetter(*_PLAIN_FIELDS)
 _ROUNDING_S: Final = 1e-9  # the driver's clock did not begin with the attempt
 
 
@@ -71,6 +74,16 @@ class _Counts(NamedTuple):
     drafted: int = 0
 
 
+class _State(NamedTuple):
+    """What was used until a time. `tally`: the values of `_PLAIN_FIELDS`; a copy of the object takes too long."""
+
+    at_s: float
+    counts: _Counts
+    tally: tuple[Any, ...]
+    windows: Mapping[int, int]
+    tokens: Mapping[str, int]
+
+
 class PairRounds:
     """The events of one attempt. Mutable: everything below the blank line.
 
@@ -84,7 +97,7 @@ class PairRounds:
 
     __slots__ = (
         *("_asked", "_drafts", "_pair", "_rng"),
-        *("_ahead_at", "_changes", "_drafter", "_ended", "_heap", "_ignored", "_last_down_s", "_last_up_s"),
+        *("_counts", "_drafter", "_ended", "_heap", "_ignored", "_last_down_s", "_last_up_s"),
         *("_now", "_out", "_past", "_read_from_s", "_rounds", "_server", "_started", "_ties"),
     )
 
@@ -124,32 +137,37 @@ class PairRounds:
         self._ignored: set[int] = set()  # streams that were broken off
         self._last_up_s = self._last_down_s = 0.0
         self._read_from_s = math.inf  # when the drafter began to read the prompt
-        self._changes: list[tuple[float, _Counts]] = [(0.0, _Counts())]
-        self._past = self._rounds.tally
-        self._ahead_at = 0.0  # time of the event that was returned last
+        self._counts = _Counts()
+        self._past: list[_State] = []  # since the last event but one
+        self._note()
 
     def __iter__(self) -> PairRounds:
         return self
 
     def __next__(self) -> Scripted:
-        if len(self._changes) > 1:
-            del self._changes[:-1]
-        if not self._out:
-            self._past = copy(self._rounds.tally)
-            self._past.windows, self._past.tokens = (
-                self._rounds.tally.windows.copy(),
-                self._rounds.tally.tokens.copy(),
-            )
+        if len(self._past) > 1:
+            del self._past[:-1]
         while not self._out:
             if self._ended:
                 raise StopIteration
             self._step()
-        self._ahead_at = self._out[0][0]
         return self._out.popleft()
 
     def usage(self, at_s: float) -> Usage:
         """Return what the pair was used for until a time, not before that of the last event but one."""
-        counts = self._counts(at_s)
+        return self._usage(self._at(at_s).counts, at_s)
+
+    def speculation(self, at_s: float) -> SpeculationReport:
+        """Return what the rounds came to until then."""
+        then = self._at(at_s)
+        plain = dict(zip(_PLAIN_FIELDS, then.tally, strict=True))
+        tally = Tally(**plain, windows=Counter(then.windows), tokens=Counter(then.tokens))
+        return report_of(tally, then.counts.rejected)
+
+    def _at(self, at_s: float) -> _State:
+        return next((then for then in reversed(self._past) if then.at_s <= at_s + _ROUNDING_S), self._past[0])
+
+    def _usage(self, counts: _Counts, at_s: float) -> Usage:
         read = counts.read
         if not read and at_s > self._read_from_s:  # a part of the prompt
             read = int((at_s - self._read_from_s) * (self._pair.read_tps or 0.0))
@@ -161,15 +179,6 @@ class PairRounds:
             self._pair.drafter,
             Usage(read, counts.drafted),
         )
-
-    def speculation(self, at_s: float) -> SpeculationReport:
-        """Return what the rounds came to until then."""
-        tally = self._rounds.tally if at_s >= self._ahead_at - _ROUNDING_S else self._past
-        return report_of(tally, self._counts(at_s).rejected)
-
-    def _counts(self, at_s: float) -> _Counts:
-        known = (counts for at, counts in reversed(self._changes) if at <= at_s + _ROUNDING_S)
-        return next(known, self._changes[0][1])
 
     # Time
 
@@ -195,14 +204,18 @@ class PairRounds:
             assert wake_at < math.inf, "the rounds wait, but no event is left"
             self._now = wake_at
             self._take(self._rounds.woken(wake_at))
+            self._note()
 
     def _one_way_s(self) -> float:
         delay_s = self._pair.round_trip_s / 2
         jitter_s = self._pair.jitter_s
         return max(0.0, self._rng.gauss(delay_s, jitter_s)) if jitter_s else delay_s
 
-    def _count(self, **changed: int) -> None:
-        self._changes.append((self._now, self._changes[-1][1]._replace(**changed)))
+    def _note(self) -> None:
+        """Remember what was used until now."""
+        tally = self._rounds.tally
+        state = _State(self._now, self._counts, _PLAIN(tally), dict(tally.windows), dict(tally.tokens))
+        self._past.append(state)
 
     # What the machine asks for
 
@@ -233,7 +246,7 @@ class PairRounds:
 
     def _end(self, at_s: float, reason: str) -> None:
         self._ended = True
-        self._out.append((at_s, Ended(reason, self.usage(at_s))))
+        self._out.append((at_s, Ended(reason, self._usage(self._counts, at_s))))
 
     def _fail(self, at_s: float, kind: FailureKind | None = None) -> None:
         self._ended = True
@@ -265,14 +278,17 @@ class PairRounds:
         if self._drafts and self._read_from_s == math.inf:  # the first verdict has the prompt in tokens
             self._read_from_s = now
             self._schedule(now + self._pair.reads_s(self._asked.prompt_tokens), self._has_read)
-        self._count(written=verdict.completion_tokens, rejected=verdict.rejected_tokens)
+        written, rejected = verdict.completion_tokens, verdict.rejected_tokens
+        self._counts = self._counts._replace(written=written, rejected=rejected)
         self._take(self._rounds.verified(now, verdict))
         if reply.is_last and not self._ended:
             self._take(self._rounds.ended(now, verdict.number))
+        self._note()
 
     def _has_read(self, now: float) -> None:
-        self._count(read=self._asked.prompt_tokens)
+        self._counts = self._counts._replace(read=self._asked.prompt_tokens)
         self._take(self._rounds.drafter_ready(now))
+        self._note()
 
     def _drafted(self, number: int, now: float) -> None:
         drafter = self._drafter
@@ -280,9 +296,10 @@ class PairRounds:
             return  # it was stopped
         began_s = drafter.began_s
         ids, read = drafter.finish()
-        before = self._changes[-1][1]
-        self._count(read=before.read + read, drafted=before.drafted + len(ids))
+        counts = self._counts
+        self._counts = counts._replace(read=counts.read + read, drafted=counts.drafted + len(ids))
         self._take(self._rounds.drafted(now, number, ids, now - began_s))
+        self._note()
 
 
 class _Drafter:
@@ -323,8 +340,8 @@ class _Drafter:
         """Break the draft off: only the tokens that are complete count."""
         drafting_s = now - self.began_s - self._read_s
         each_s = self._pair.drafts_s(1)
-        done = self._count if drafting_s >= self._count * each_s else max(0, int(drafting_s / each_s))
-        self._count = min(self._count, done)
+        if drafting_s < self._count * each_s:
+            self._count = max(0, int(drafting_s / each_s)) if each_s else 0
 
     def finish(self) -> tuple[tuple[int, ...], int]:
         """End the draft; return the guesses, and how many tokens were read for them."""

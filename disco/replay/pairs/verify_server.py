@@ -196,5 +196,5 @@ class VerifyServer:
         )
         self._send(heard_s, Reply(verdict, is_last))
         self._free_s = done_s
-        if done_s > now and not finished:
+        if done_s > now:
             self._schedule(done_s, self.free)
