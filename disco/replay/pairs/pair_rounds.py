@@ -360,8 +360,12 @@ class _Drafter:
 
     @property
     def _read_s(self) -> float:
-        """Time to read what the sequence has beyond the cache, s; one token of it is part of drafting."""
-        return self._pair.reads_s(max(0, self._unread - 1))
+        """Time to read what the sequence has beyond the cache, s; one token of it is part of drafting.
+
+        A few tokens may take less one by one than together.
+        """
+        tokens = max(0, self._unread - 1)
+        return min(self._pair.reads_s(tokens), self._pair.drafts_s(tokens))
 
     def _until_unsure(self, most: int, stop_below: float) -> int:
         confidence = self._guesses.confidence
