@@ -82,6 +82,7 @@ class _State(NamedTuple):
     tally: tuple[Any, ...]
     windows: Mapping[int, int]
     tokens: Mapping[str, int]
+    held: int
 
 
 class PairRounds:
@@ -164,6 +165,16 @@ class PairRounds:
         tally = Tally(**plain, windows=Counter(then.windows), tokens=Counter(then.tokens))
         return report_of(tally, then.counts.rejected)
 
+    @property
+    def drafter(self) -> str:
+        """Name of who drafts."""
+        return self._pair.drafter
+
+    def held(self, at_s: float) -> int | None:
+        """Return how many tokens of the attempt's text the drafter has in its cache then; None: not the prompt."""
+        then = self._at(at_s)
+        return then.held if then.counts.read else None
+
     def _at(self, at_s: float) -> _State:
         return next((then for then in reversed(self._past) if then.at_s <= at_s + _ROUNDING_S), self._past[0])
 
@@ -214,7 +225,14 @@ class PairRounds:
     def _note(self) -> None:
         """Remember what was used until now."""
         tally = self._rounds.tally
-        state = _State(self._now, self._counts, _PLAIN(tally), dict(tally.windows), dict(tally.tokens))
+        state = _State(
+            self._now,
+            self._counts,
+            _PLAIN(tally),
+            dict(tally.windows),
+            dict(tally.tokens),
+            self._drafter.held,
+        )
         self._past.append(state)
 
     # What the machine asks for
@@ -357,6 +375,11 @@ class _Drafter:
             return (), 0
         self._computed = self._length - 1  # the newest is computed with the next order
         return tuple(ids), max(0, self._unread - 1)
+
+    @property
+    def held(self) -> int:
+        """How many of the target's tokens the cache has."""
+        return int(min(self._computed, self._wrong_at))
 
     @property
     def _read_s(self) -> float:

@@ -110,6 +110,13 @@ class Playing:
             return self.events.usage(now - self.started_at)
         return Usage(self.prompt_tokens, self.written, self.cached_tokens)
 
+    def drafted(self, now: float) -> tuple[str, int] | None:
+        """Return who drafts for the attempt and has read the prompt, and the tokens of the answer in its cache."""
+        if now < self.started_at or not isinstance(self.events, PairRounds):
+            return None
+        held = self.events.held(now - self.started_at)
+        return None if held is None else (self.events.drafter, self.start.prefix.tokens + held)
+
     def speculation(self, now: float) -> SpeculationReport | None:
         """Return what the rounds of a pair came to; None for another endpoint, and before the attempt began."""
         if now < self.started_at or not isinstance(self.events, PairRounds):

@@ -232,6 +232,8 @@ class Player:
             return
         playing.stopped = True
         usage, speculation = usage or playing.processed(now), playing.speculation(now)
+        if drafted := playing.drafted(now):
+            self.holding.update([drafted])
         self.apply(self.session.stopped(playing.number, usage, now, speculation=speculation), now)
         self.leave(playing, now)
 
@@ -287,11 +289,16 @@ class Player:
             return
         playing.started_at = at
         playing.events, playing.prompt_tokens, playing.cached_tokens = self.scripts.script(
-            start, kept=self.holding.get(start.endpoint)
+            start, kept=self.kept(start.endpoint, at)
         )
         if self.session.candidates[start.endpoint].announces:
             self.push(playing, at, Started(playing.cached_tokens))
         self.schedule(playing)
+
+    def kept(self, endpoint: str, now: float) -> int | None:
+        """Return how many tokens of the answer an endpoint has kept, or has read to draft; None: not the prompt."""
+        drafting = (p.drafted(now) for p in self.playing.values() if not p.stopped)
+        return dict(d for d in drafting if d).get(endpoint, self.holding.get(endpoint))
 
     def apply(self, effects: list[Effect], now: float) -> None:
         """Execute the session's effects."""
