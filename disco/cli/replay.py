@@ -23,7 +23,7 @@ from disco.replay.sweeps.chunked_sweep import sweep_chunks
 from disco.replay.sweeps.executors import open_executor
 from disco.replay.sweeps.sweep import BUDGETLESS, EvaluatorName, Swept, run_sweep
 from disco.replay.vector.arm_delays import ORACLE, RECORDED
-from disco.replay.workload.from_recording import is_recording
+from disco.replay.workload.from_recording import is_recording, without_drafts
 from disco.replay.workload.scenario import Arm, Scenario
 from disco.replay.workload.synthetic import Arrivals, synthetic_trace
 from disco.replay.workload.trace import Trace
@@ -135,6 +135,12 @@ def _replay(screen: Screen, arguments: argparse.Namespace) -> Report:
     else:
         _task(arguments, None)  # reports mistakes in the options before minutes of reading
         source, notes = read(screen, arguments)
+        if arguments.pair is not None:
+            source, drafted = without_drafts(source)
+            if drafted:
+                notes.append(
+                    f"{drafted:,} answers were drafted when they were recorded: their times per token are not used."
+                )
         task, requests = _task(arguments, source), len(source)
     work = requests * len(task.arms) * len(task.scenarios) * arguments.seeds
     jobs = arguments.jobs

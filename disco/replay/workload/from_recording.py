@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,9 @@ from disco.profiles import DeviceProfile, Empirical, Rolling, ServerProfile, fit
 from disco.replay.workload.scenario import DEFAULT_SERVER_TPS, TTFT_OVER, Scenario
 from disco.replay.workload.trace import Trace
 
-__all__ = ["is_recording", "scenario_of_routes"]
+__all__ = ["DRAFTED", "is_recording", "scenario_of_routes", "without_drafts"]
 
+DRAFTED = "drafted_tokens"  # feature: tokens of the answer from rounds with a draft
 FEWEST_STARTS = 8  # of the device with a known TTFT, to fit a line
 DEFAULT_DEVICE_TPS = 15.0  # if no answer of the device was long enough to measure the rate
 _STEEPEST_TPS = 1e6  # prompt tokens/s, if prompts are so short that a line through their TTFTs has no slope
@@ -25,6 +27,22 @@ Floats = NDArray[np.float64]
 def is_recording(trace: Trace) -> bool:
     """Return whether a trace was read from route records (format "routes"), which name their endpoints and rates."""
     return trace.features.keys() >= {"ttft_recorded_s", "device_cost_in_usd", "server_cost_in_usd"}
+
+
+def without_drafts(trace: Trace) -> tuple[Trace, int]:
+    """Return a recording without the server's times per token where answers were drafted, and how many were.
+
+    Drafting made them shorter, so they are not those of the server alone.
+    """
+    tokens = trace.features.get(DRAFTED)
+    if tokens is None:
+        return trace, 0
+    drafted = np.nan_to_num(np.asarray(tokens, dtype=np.float64)) > 0
+    if not drafted.any():
+        return trace, 0
+    gaps = None if trace.gaps is None else trace.gaps.without(drafted)
+    tpot_s = np.where(drafted, np.nan, trace.tpot_s)
+    return replace(trace, tpot_s=tpot_s, gaps=gaps), int(drafted.sum())
 
 
 def scenario_of_routes(

@@ -43,6 +43,12 @@ class Gaps:
         offsets = self.offsets[start : stop + 1]
         return Gaps(offsets - offsets[0], self.values_s[offsets[0] : offsets[-1]])
 
+    def without(self, answers: NDArray[np.bool_]) -> Gaps:
+        """Return the gaps without those of some answers; `answers` has shape (n,)."""
+        lengths = np.diff(self.offsets)
+        offsets = np.concatenate([[0], np.cumsum(np.where(answers, 0, lengths))])
+        return Gaps(offsets, self.values_s[np.repeat(~answers, lengths)])
+
 
 @dataclass(frozen=True, slots=True)
 class Trace:

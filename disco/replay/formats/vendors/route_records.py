@@ -62,6 +62,7 @@ def _row(record: Row) -> Row | None:
         "winner": record["winner"],
         "finish_reason": record["finish_reason"],
         "moved": any(move["outcome"] == "switched" for move in record["migrations"]),
+        "drafted_tokens": _drafted_tokens(attempts),
         "pace_tps": pace["pace_tps"],
         "device_cold": device.cold,
         "device_read_tokens": device.read_tokens,
@@ -69,6 +70,11 @@ def _row(record: Row) -> Row | None:
         **device.known("device"),
         **server.known("server"),
     }
+
+
+def _drafted_tokens(attempts: Iterable[Row]) -> int:
+    """Return how many tokens came of rounds with a draft; older records know none."""
+    return sum(whole(told, "distributed_tokens") for one in attempts if (told := one.get("speculation")))
 
 
 class _Side:
