@@ -21,6 +21,7 @@ from disco.replay.stations.station_workload import StationWorkload
 from disco.request import Prefix
 from disco.session.effects import StartAttempt
 from disco.speculate.estimates import Estimates
+from disco.speculate.trying import Trying
 
 __all__ = ["AnswerScripts", "Answers"]
 
@@ -66,7 +67,7 @@ def _pieces(tokens: int) -> Pieces | None:
 
 
 class _Columns:
-    """One station's columns. Read only after the constructor, but for the estimates of a pair."""
+    """One station's columns. Read only after the constructor, but for what is learnt of a pair."""
 
     __slots__ = (
         "again",
@@ -80,6 +81,7 @@ class _Columns:
         "line",
         "pair",
         "tpot_s",
+        "trying",
         "ttft_s",
     )
 
@@ -95,6 +97,7 @@ class _Columns:
         self.fault = station.fault
         self.pair = pair = station.pair
         self.estimates = None if pair is None else Estimates(pair.verify)  # shared by all answers, as live
+        self.trying = Trying()
         ttft = station.ttft
         self.line = ttft if isinstance(ttft, LinearFit) else None
         self.drawn = None if isinstance(ttft, LinearFit) else ttft
@@ -196,7 +199,8 @@ class AnswerScripts:
             fault=fault,
         )
         rng = Random(f"{station.again} {row} {begin}")
-        return PairRounds(pair, asked, estimates, rng, drafts=start.drafts != 0)
+        drafts = pair.min_gain is None or station.trying.tries(estimates, pair.windows()())
+        return PairRounds(pair, asked, estimates, rng, drafts=drafts and start.drafts != 0)
 
     def _events(
         self,

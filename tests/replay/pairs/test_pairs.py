@@ -333,6 +333,23 @@ def test_nothing_is_drafted_while_the_drafter_reads_or_where_drafting_does_not_p
     assert steady_s(record) == pytest.approx(CURVE.s(1), rel=0.02)
 
 
+def test_where_drafting_does_not_pay_most_prompts_are_not_even_read_by_the_drafter():
+    bad = replace(PAIR, acceptance=0.1, window="optimal", min_gain=0.1, read_tps=500.0)
+    load = one(80, arrivals=np.arange(20) * 9.0)
+    _, records = replayed(load, (served(bad), PHONE), at("served"))
+    read = [any(c.endpoint == "phone" for c in record.ledger.charges) for record in records]
+    assert np.flatnonzero(read).tolist() == [
+        0,
+        1,
+        3,
+        6,
+        11,
+    ]  # after pauses of 1, 2 and 4 answers; the next is of 8
+    always = replace(bad, min_gain=None, window=2)
+    _, records = replayed(load, (served(always), PHONE), at("served"))
+    assert all(any(c.endpoint == "phone" for c in record.ledger.charges) for record in records)
+
+
 def test_a_plan_sees_the_predicted_rate_and_who_pays():
     candidate = served().candidate()
     seen = Seen(acceptance=0.8, draft_s=0.0093, round_trip_s=0.01, verify=CURVE)
