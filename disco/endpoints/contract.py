@@ -26,13 +26,25 @@ from disco.events import (
 from disco.plan import Place, PromptSize, Reach
 from disco.request import Prefix, Request
 
-__all__ = ["PAUSE_HOLD_S", "Attempt", "Capabilities", "Endpoint", "Event", "Progress"]
+__all__ = ["PAUSE_HOLD_S", "Attempt", "Capabilities", "Endpoint", "Event", "Progress", "seam_behind"]
 
 PAUSE_HOLD_S = 2.0
 """How long a paused attempt keeps a device's model while other attempts wait for it (`Attempt.pause`)."""
 
 Event = list[Delta] | Started | Progress | Parked | Ended
 """What an attempt yields: batches of deltas, then how the attempt ended."""
+
+
+def seam_behind(prefix: Prefix, text_chars: int) -> SeamReport | None:
+    """Return the seam of an attempt whose model has read the prefix as its own tokens; None without a prefix.
+
+    Such a model repeats nothing of its own accord. The withheld text is spelt before anything else, and is not part of
+    the `text_chars` characters that the attempt has yielded.
+    """
+    if not prefix:
+        return None
+    swallowed_chars = len(prefix.withheld) if text_chars else 0
+    return SeamReport("continued", len(prefix.sent), text_chars + swallowed_chars, swallowed_chars)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Literal
 import anyio
 from anyio import to_thread
 
-from disco.endpoints.contract import Attempt, Event
+from disco.endpoints.contract import Attempt, Event, seam_behind
 from disco.endpoints.llamacpp.model.native import Aborted
 from disco.endpoints.llamacpp.output.generation import Generation
 from disco.endpoints.llamacpp.output.label_scoring import LabelScoring
@@ -272,12 +272,7 @@ class LlamaCppAttempt(Attempt):
 
     @property
     def seam(self) -> SeamReport | None:
-        # The sampler spells the withheld text before anything else, and the prompt is never part of the answer.
-        prefix = self._prefix
-        if not prefix:
-            return None
-        swallowed_chars = len(prefix.withheld) if self._text_chars else 0
-        return SeamReport("continued", len(prefix.sent), self._text_chars + swallowed_chars, swallowed_chars)
+        return seam_behind(self._prefix, self._text_chars)
 
     def park(self) -> bool:
         return self._turn("park")

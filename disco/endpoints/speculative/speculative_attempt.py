@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import openai
 
-from disco.endpoints.contract import Attempt, Event
+from disco.endpoints.contract import Attempt, Event, seam_behind
 from disco.endpoints.drafter import Drafter
 from disco.endpoints.openai_api.http_transport import estimated_tokens
 from disco.endpoints.speculative.pairing import Pairing
@@ -55,18 +55,25 @@ class SpeculativeAttempt(Attempt):
 
     # Mutable: everything below the blank line.
     __slots__ = (
-        *(
-            "_ask",
-            "_drafter",
-            "_may_ask_rounds",
-            "_name",
-            "_on_close",
-            "_open_plain",
-            "_pairing",
-            "_parallel",
-        ),
-        *("_prefix", "_request", "_verifier_of", "_window"),
-        *("_closed", "_plain", "_run", "_spoke", "_stopped", "_traffic"),
+        "_ask",
+        "_closed",
+        "_drafter",
+        "_may_ask_rounds",
+        "_name",
+        "_on_close",
+        "_open_plain",
+        "_pairing",
+        "_parallel",
+        "_plain",
+        "_prefix",
+        "_request",
+        "_run",
+        "_spoke",
+        "_stopped",
+        "_text_chars",
+        "_traffic",
+        "_verifier_of",
+        "_window",
     )
 
     def __init__(
@@ -102,6 +109,7 @@ class SpeculativeAttempt(Attempt):
         self._run: RoundsRun | None = None
         self._traffic: Callable[[], Traffic] = Traffic
         self._spoke = False
+        self._text_chars = 0  # of the rounds
         self._stopped = False
         self._closed = False
 
@@ -161,7 +169,9 @@ class SpeculativeAttempt(Attempt):
     @property
     def seam(self) -> SeamReport | None:
         """Return that of the server's own attempt. In rounds the server reads the prefix as its own tokens."""
-        return None if self._plain is None or self._run is not None else self._plain.seam
+        if self._run is not None:
+            return seam_behind(self._prefix, self._text_chars)
+        return None if self._plain is None else self._plain.seam
 
     @property
     def speculation(self) -> SpeculationReport | None:
@@ -197,6 +207,7 @@ class SpeculativeAttempt(Attempt):
                 self._pairing.forget()
             raise
         if deltas is not None:
+            self._text_chars += sum(len(delta.text) for delta in deltas)
             return deltas
         if self._run.finish_reason is None:
             raise StopAsyncIteration

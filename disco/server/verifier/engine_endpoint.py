@@ -15,7 +15,7 @@ import anyio
 import httpx2
 import openai
 
-from disco.endpoints.contract import Attempt, Capabilities, Endpoint, Event
+from disco.endpoints.contract import Attempt, Capabilities, Endpoint, Event, seam_behind
 from disco.endpoints.llamacpp.output.delta_fields import delta_of
 from disco.errors import EndpointFailure, FailureKind
 from disco.events import Ended, SeamReport, Usage
@@ -168,12 +168,7 @@ class _EngineAttempt(Attempt):
 
     @property
     def seam(self) -> SeamReport | None:
-        # As for every local model: the withheld text is spelt first, and the prompt is never part of the answer.
-        prefix = self._prefix
-        if not prefix:
-            return None
-        swallowed_chars = len(prefix.withheld) if self._text_chars else 0
-        return SeamReport("continued", len(prefix.sent), self._text_chars + swallowed_chars, swallowed_chars)
+        return seam_behind(self._prefix, self._text_chars)
 
 
 def _busy() -> openai.RateLimitError:

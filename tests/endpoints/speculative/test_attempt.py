@@ -20,7 +20,7 @@ from endpoints.speculative.made_pair import (
 
 from disco.endpoints.drafter import NgramDrafter
 from disco.errors import EndpointFailure, FailureKind
-from disco.events import Delta, Ended
+from disco.events import Delta, Ended, SeamReport
 from disco.request import Prefix, Request
 from disco.speculate.messages import VerifierFacts
 
@@ -99,6 +99,23 @@ async def test_the_opening_says_what_the_answer_is_made_from():
     other = Pair()
     await answer_of(other, request, Prefix("Once", 2, (5, 6), "another"))
     assert other.verifier.asked[0].opening.prefix == {"text": "Once", "tokens": 2}
+
+
+async def test_what_became_of_the_seam_is_told():
+    for prefix, swallowed_chars in (
+        (Prefix(), None),
+        (Prefix("Once upon"), 0),
+        (Prefix("Once up", withheld=" up"), 3),
+    ):
+        pair = Pair()
+        async with pair.endpoint().open(REQUEST, prefix) as attempt:
+            async for _ in attempt:
+                pass
+        expected = swallowed_chars is not None and SeamReport(
+            "continued", len(prefix.sent), len(ANSWER) + swallowed_chars, swallowed_chars
+        )
+        assert attempt.seam == (expected or None)
+        await pair.aclose()
 
 
 async def test_without_a_seed_each_answer_has_its_own():

@@ -1,0 +1,82 @@
+"""The endpoint contract on the pair: a model in this process drafts, and a verify server with a real model answers.
+
+The server runs in a thread of this process, so that what it still computes for a stopped answer is measured, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import anyio
+import openai
+import pytest
+from loops import by_turns
+from serving import Served, serving
+
+from disco import AsyncDisco
+from disco.endpoints.llamacpp import LlamaCppEndpoint
+from disco.endpoints.llamacpp.batching.engine import VerifyEngine
+from disco.endpoints.openai_api import OpenAIEndpoint
+from disco.endpoints.speculative import SpeculativeEndpoint
+from disco.endpoints.speculative.pairing import Pairing
+from disco.server.verifier import EngineEndpoint
+from tests.endpoints import conformance_assist, conformance_writing  # noqa: F401 - their checks enter CHECKS
+from tests.endpoints.conformance import CHECKS, Check, Subject
+
+pytestmark = pytest.mark.real
+
+# The default run has the same ways through the pair in a shorter test.
+SELDOM = {
+    "stopping_before_the_first_token",
+    "closing_the_endpoint_stops_its_attempts",
+    "an_answer_is_batches_and_an_end_with_exact_usage",
+    "of_attempts_at_once_one_is_cancelled_and_the_others_are_unmixed",
+    "progress_is_reported_to_those_who_want_it",
+    "opening_does_nothing_until_iterated",
+    "a_prompts_size_is_what_an_attempt_then_reports",
+}
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    engine = VerifyEngine("smollm2-135m", slots=3, context_tokens=2048, threads=1)
+    local = EngineEndpoint(engine, name="verifier")
+    with serving(lambda **more: AsyncDisco(local=local, policy="private", **more), verifier=engine) as made:
+        yield made
+
+
+@asynccontextmanager
+async def pair(served: Served, drafter: LlamaCppEndpoint) -> AsyncIterator[SpeculativeEndpoint]:
+    """The pair as a client has it that has been used: its pool is full of idle connections."""
+    async with openai.AsyncOpenAI(api_key="none", base_url=served.base_url, max_retries=0) as client:
+        pairing = Pairing(drafter.drafter())
+
+        async def connect() -> None:
+            await client.models.list()
+
+        async with anyio.create_task_group() as group:
+            for _ in range(6):
+                group.start_soon(connect)
+        assert await pairing.ask(client) is not None
+        await pairing.tasks.start(
+            anyio.lowlevel.checkpoint
+        )  # the task that all of a client's others belong to
+        made = SpeculativeEndpoint(OpenAIEndpoint(client=client), pairing, window=4, always=True)
+        try:
+            yield made
+        finally:
+            await made.aclose()
+            await pairing.aclose()
+
+
+@pytest.mark.parametrize(("check", "backend"), by_turns(CHECKS, 0, SELDOM))
+def test_the_pair_keeps_the_contract(
+    served: Served, thread_model: LlamaCppEndpoint, check: Check, backend: str
+) -> None:
+    async def main() -> None:
+        with anyio.fail_after(300):
+            async with pair(served, thread_model) as made:
+                await check(Subject(), made)
+
+    anyio.run(main, backend=backend)
