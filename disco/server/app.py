@@ -26,7 +26,7 @@ from disco.server.prometheus import CONTENT_TYPE_LATEST, Metrics
 from disco.server.relay import Relay
 from disco.server.verifier.facts_route import VERIFIER, FactsRoute
 from disco.server.verifier.round_engine import RoundEngine
-from disco.server.verifier.rounds_route import ROUNDS, RoundsRoute
+from disco.server.verifier.rounds_route import RELEASE, ROUNDS, ReleaseRoute, RoundsRoute
 from disco.server.verifier.verifier_metrics import VerifierMetrics
 
 __all__ = ["MAX_BODY_BYTES", "MAX_CONCURRENT", "make_app"]
@@ -91,6 +91,7 @@ def make_app(
         Route("/health", _health, methods=["GET"]),
     ]
     if verifier is not None:
+        routes.append(Route(RELEASE, ReleaseRoute(verifier), methods=["DELETE"]))
         routes.append(Route(VERIFIER, FactsRoute(verifier), methods=["GET"]))
     if metrics is not None:
         metrics.watch(lambda: limiter.busy)
@@ -203,6 +204,8 @@ def _label(path: str) -> str:
     """Return the path's name in metrics and in the log: paths made up by clients must not become labels."""
     if path in _LABELS:
         return path
+    if path.startswith(ROUNDS + "/"):
+        return RELEASE  # a key must be in no log
     return "/v1/models/{name}" if path.startswith("/v1/models/") else "other"
 
 

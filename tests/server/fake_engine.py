@@ -34,6 +34,7 @@ class FakeEngine:
     good: int = 0
     answers: dict[str, int] = field(default_factory=dict)
     rounds: list[Round] = field(default_factory=list)
+    released: list[str] = field(default_factory=list)
     working: int = 0
     left: int = 0
 
@@ -87,6 +88,10 @@ class FakeEngine:
             completion_tokens=at + len(ids),
             prompt_ids=(1, 2, 3) if round_.wants_prompt else None,
         )
+
+    def release(self, key: str) -> None:
+        self.released.append(key)
+        self.answers.pop(key, None)
 
     def facts(self) -> VerifierFacts:
         curve = ((1, 0.01), (9, 0.03))

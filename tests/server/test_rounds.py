@@ -11,6 +11,7 @@ from fake_engine import FIRST, KEY, OPENING, ROUNDS, VERIFIER, FakeEngine, a_rou
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from disco.endpoints.llamacpp.batching.engine import Superseded
 from disco.errors import ContextLengthError, EndpointFailure, FailureKind, LocalModelError, NoEndpointError
 from disco.server import Metrics
 from disco.speculate.messages import Round, Verdict, VerifierFacts
@@ -195,6 +196,30 @@ def test_an_answer_that_is_lost_is_a_409_of_its_own(asked, caplog):
         assert "opening" in answer.error["message"]
         assert key not in answer.body.decode() + caplog.text
     assert "(answer_lost)" in caplog.text
+
+
+def test_an_answer_that_is_let_go_is_gone_at_once(asked, caplog):
+    caplog.set_level("DEBUG")
+    asked(ROUNDS, FIRST)
+    for _ in range(2):
+        answer = asked(f"{ROUNDS}/{KEY}", method="DELETE")
+        assert (answer.status, answer.body) == (204, b"")
+    assert asked.verifier.released[-2:] == [KEY] * 2
+    assert asked(ROUNDS, a_round(1, 1, 5)).error["code"] == "answer_lost"
+    assert asked(f"{ROUNDS}/{KEY}", method="GET").status == 405
+    assert 'path="/v1/disco/rounds/{key}",status="204"' in asked("/metrics").body.decode()
+    assert KEY not in asked("/metrics").body.decode() + caplog.text
+    with asking(key="k" * 32, verifier=FakeEngine()) as guarded:
+        assert guarded(f"{ROUNDS}/{KEY}", method="DELETE").status == 401
+        assert not guarded.verifier.released
+
+
+@pytest.mark.parametrize("good", [0, 2])
+def test_a_round_that_came_again_elsewhere_is_a_409_of_its_own(good):
+    with asking(verifier=FakeEngine(fails=Superseded(), good=good)) as asked:
+        answer = asked(ROUNDS, {**FIRST, "alone": 5})
+        error = lines(answer)[-1]["error"] if good else answer.error
+        assert (answer.status, error["code"]) == (200 if good else 409, "superseded")
 
 
 ODD = (

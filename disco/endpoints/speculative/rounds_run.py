@@ -22,6 +22,7 @@ from disco.speculate.rounds import Rounds
 __all__ = ["RoundsRun", "Verifier"]
 
 _AGAIN_AFTER_S: Final = (0.03, 0.2)  # before a round whose reply was lost counts as failed
+_RELEASE_S: Final = 1.0  # without word of it, the server lets the answer go after a while
 _MOST_WAITING: Final = 2048  # deltas that nobody has taken; the server is then read no further
 _FRUITLESS: Final = 64  # replies in a row without a token
 _CLOSE_S: Final = 5.0
@@ -35,6 +36,9 @@ class Verifier(Protocol):
 
     def alone(self, round_: Round) -> AsyncGenerator[Verdict, None]:
         """Send a round after whose draft the server goes on alone, and yield its verdicts."""
+
+    async def release(self, key: str) -> None:
+        """Tell the server that nobody will ask for an answer again."""
 
     async def aclose(self) -> None:
         """Let go of the connections."""
@@ -154,6 +158,17 @@ class RoundsRun:
     async def stopped(self) -> None:
         """Return once nothing runs any more."""
         await self._stopped.wait()
+
+    @property
+    def is_left(self) -> bool:
+        """Whether the server was asked, is likely to be there, and does not know that the answer is over."""
+        unreachable = self._error is not None and self._error.kind is FailureKind.CONNECTION
+        return self._group is not None and self.finish_reason is None and not unreachable
+
+    async def release(self) -> None:
+        """Tell the server that the answer is over. Never raises, and ends soon even where it is cancelled."""
+        with anyio.move_on_after(_RELEASE_S, shield=True), suppress(Exception):
+            await self.verifier.release(self.key)
 
     async def run(self) -> None:
         """Run the answer to its end. Never raises, except for cancellation."""

@@ -139,6 +139,9 @@ class SpeculativeAttempt(Attempt):
         if self._on_close is not None:
             self._on_close(self)
             self._on_close = None
+            tasks = self._pairing.tasks
+            if self._run is not None and self._run.is_left and tasks.is_open:
+                tasks.start_soon(self._run.release)
 
     @property
     def usage(self) -> Usage:

@@ -33,6 +33,7 @@ FACTS: Final = "/disco/verifier"
 NO_VERIFIER: Final = (404, 405, 501)
 """Statuses with which a server says that it has no such path."""
 _LOST: Final = "answer_lost"
+_SUPERSEDED: Final = "superseded"
 _PROBE_S: Final = 5.0
 _LONGEST_LINE: Final = 4 * 2**20
 _CLOSE_S: Final = 1.0
@@ -73,8 +74,14 @@ class VerifierClient:
 
     # Mutable: everything below the blank line.
     __slots__ = (
-        *("_client", "_name", "_opening", "_options", "_request"),
-        *("_lines", "_past", "_wires"),
+        "_client",
+        "_lines",
+        "_name",
+        "_opening",
+        "_options",
+        "_past",
+        "_request",
+        "_wires",
     )
 
     def __init__(
@@ -90,7 +97,7 @@ class VerifierClient:
         self._request = request
         self._opening = opening
         timeout = httpx2.Timeout(None, connect=request.timeouts.connect_s)
-        options: dict[str, Any] = {"max_retries": 0, "timeout": timeout, "security": {"bearer_auth": True}}
+        options: Any = {"max_retries": 0, "timeout": timeout, "security": {"bearer_auth": True}}
         if request.extra_headers:
             options["headers"] = dict(request.extra_headers)
         if request.extra_query:
@@ -143,6 +150,14 @@ class VerifierClient:
         finally:
             await self._over(response, wire)
 
+    async def release(self, key: str) -> None:
+        """Tell the server that nobody will ask for an answer again. What passes for it is not counted.
+
+        Raises:
+            openai.OpenAIError, httpx2.HTTPError: the server does not know this request, or cannot be reached.
+        """
+        await self._client.delete(f"{ROUNDS}/{key}", cast_to=type(None), options=self._options)
+
     async def aclose(self) -> None:
         """Give the connections back. Idempotent."""
         while self._lines:
@@ -184,7 +199,7 @@ class VerifierClient:
                     ROUNDS,
                     body=round_.to_json(),
                     cast_to=httpx2.Response,
-                    options=cast("Any", self._options),
+                    options=self._options,
                     stream=True,
                     stream_cls=openai.AsyncStream[ChatCompletionChunk],
                 )
@@ -250,7 +265,11 @@ class VerifierClient:
         key = getattr(self._client, "api_key", None)
         secrets = (key,) if isinstance(key, str) else ()
         asked = (self._request.messages, self._request.params)
-        return error_mapping.failure_from(error, name=self._name, secrets=secrets, prompt=asked)
+        failure = error_mapping.failure_from(error, name=self._name, secrets=secrets, prompt=asked)
+        if getattr(error, "code", None) == _SUPERSEDED:
+            # Something between here and the server sent the round twice: its verdict is as good as lost on the way.
+            return EndpointFailure(FailureKind.CONNECTION, failure.error)
+        return failure
 
 
 def _encoded(round_: Round) -> bytes:

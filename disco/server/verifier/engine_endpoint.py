@@ -85,8 +85,8 @@ class EngineEndpoint(Endpoint):
 class _EngineAttempt(Attempt):
     """One answer: a round that goes on alone to its end.
 
-    Mutable: `_verdicts`, `_last`, `_over`, `_text_chars`, `_usage`; `_waiting`, what the iterating task waits in;
-    `_idle`, set while none does.
+    Mutable: `_verdicts`, `_release` (the engine's, once it has the answer), `_last`, `_over`, `_text_chars`, `_usage`;
+    `_waiting`, what the iterating task waits in; `_idle`, set while none does.
     """
 
     def __init__(
@@ -106,6 +106,7 @@ class _EngineAttempt(Attempt):
         self._round = Round(key=secrets.token_hex(16), number=0, at=0, opening=opening)
         self._engine = engine
         self._verdicts: AsyncGenerator[Verdict, None] | None = None
+        self._release: Callable[[str], None] | None = None
         self._last: Ended | None = None
         self._over = False
         self._prefix = prefix
@@ -135,6 +136,7 @@ class _EngineAttempt(Attempt):
             if self._verdicts is None:
                 engine = await self._engine()
                 self._verdicts = engine.round(replace(self._round, alone=engine.facts().context_tokens))
+                self._release = engine.release
             while self._last is None:
                 verdict = await anext(self._verdicts)
                 self._usage = _usage(verdict)
@@ -161,6 +163,8 @@ class _EngineAttempt(Attempt):
             await self._idle.wait()
             if self._verdicts is not None:
                 await self._verdicts.aclose()
+        if self._release is not None:
+            self._release(self._round.key)
 
     @property
     def usage(self) -> Usage:

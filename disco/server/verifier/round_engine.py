@@ -20,8 +20,13 @@ class RoundEngine(Protocol):
 
         Raises:
             `batching.AnswerLost`: the round has no opening, and its answer is not here.
+            `batching.Superseded`: the same round was asked for again, on another connection.
             EndpointFailure: the round cannot be answered; by its kind, the caller's fault, a full queue, or a crash.
         """
+        ...
+
+    def release(self, key: str, /) -> None:
+        """Forget an answer that nobody will ask for again. Idempotent; does not wait."""
         ...
 
     def facts(self) -> VerifierFacts:

@@ -1,4 +1,4 @@
-"""`POST /v1/disco/rounds`: one round of an answer in, the verdict of the server's model out.
+"""`POST /v1/disco/rounds`: one round of an answer in, the verdict of the server's model out; and `DELETE`, to leave it.
 
 The first round of an answer brings an opening. `key` is new for each answer: 32 random hexadecimal digits, which are
 all that an answer is found by. `speculate.messages` describes the fields; those with usual values are left out.
@@ -26,11 +26,17 @@ than were drafted, or fewer, the verdict on such a window has no ids, and its `a
 With `"alone": 32` the server goes on alone for 32 tokens. Then the reply is `application/x-ndjson`: a verdict a line,
 each sent as soon as it is made. An error after the first line is the last line, `{"error": {…}}`.
 
-A client that closes the connection stops the work for this round. The answer stays for a while.
+A client that closes the connection stops the work for this round. The answer stays for a while. One that will not ask
+for it again says so, and the server has its place for others at once:
+
+    DELETE /v1/disco/rounds/0f3c…
+
+The reply is 204, whether or not the answer was here. An answer that has ended needs no such request.
 
 Errors have the API's form. 400: a broken message (code `invalid_round`; the message names the field), parameters that
 the model cannot take, or `context_length_exceeded`. 409 `answer_lost`: the answer is not here; send the round again
-with an opening, and in it the answer's ids so far. 429 with Retry-After: too many rounds. 503 `verifier_failed`: the
+with an opening, and in it the answer's ids so far. 409 `superseded`: the same round came again on another connection,
+which gets the verdict. 429 with Retry-After: too many rounds. 503 `verifier_failed`: the
 model crashed or stopped; `shutting_down`: the server ends.
 """
 
@@ -45,7 +51,7 @@ import openai
 from starlette.types import Receive, Scope, Send
 
 from disco.client.request_checks import check_chat
-from disco.endpoints.llamacpp.batching.engine import AnswerLost
+from disco.endpoints.llamacpp.batching.engine import AnswerLost, Superseded
 from disco.errors import EndpointFailure, FailureKind
 from disco.server.admission import AnswerLimiter
 from disco.server.api_errors import SERVER, Refusal, refusal_of
@@ -56,9 +62,10 @@ from disco.server.verifier.round_engine import RoundEngine
 from disco.server.verifier.verifier_metrics import VerifierMetrics
 from disco.speculate.messages import BadMessageError, Round, Verdict
 
-__all__ = ["ROUNDS", "RoundsRoute", "parse_round"]
+__all__ = ["RELEASE", "ROUNDS", "ReleaseRoute", "RoundsRoute", "parse_round"]
 
 ROUNDS: Final = "/v1/disco/rounds"
+RELEASE: Final = ROUNDS + "/{key}"
 _LOST: Final = "The server does not have this answer. Send the round again with an opening."
 _BUSY: Final = "The model has as many answers as it can take. Try again in a second."
 _FAILED: Final = "The model of this verify server failed. Its log says more."
@@ -127,6 +134,24 @@ class RoundsRoute:
         await reply.end()
 
 
+class ReleaseRoute:
+    """The ASGI application that lets an answer go.
+
+    Args:
+        engine: has the answers.
+    """
+
+    def __init__(self, engine: RoundEngine) -> None:
+        self._engine = engine
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        del receive
+        self._engine.release(scope["path_params"]["key"])
+        reply = Reply(send, RELEASE)
+        await reply.begin(204, ())
+        await reply.end()
+
+
 def parse_round(data: bytes) -> Round:
     """Parse a round and check what its opening asks for.
 
@@ -171,6 +196,8 @@ def _refusal(error: Exception) -> Refusal:
     """Return the refusal for what ended a round."""
     if isinstance(error, AnswerLost):
         return Refusal(409, _LOST, code="answer_lost")
+    if isinstance(error, Superseded):
+        return Refusal(409, str(error), code="superseded")
     if not isinstance(error, EndpointFailure):
         return refusal_of(error)
     reason = f"verifier: {error.kind}"

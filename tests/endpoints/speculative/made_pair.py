@@ -45,6 +45,8 @@ class SlowVerifier:
     dies_at: int | None = None
     loses: frozenset[int] = frozenset()
     forgets: frozenset[int] = frozenset()  # numbers of replies before which it loses the answer
+    release_s: float = 0.1
+    released: int = 0
     opening: Opening | None = None
     closed: int = 0
     open: int = 0  # rounds that are being answered
@@ -110,6 +112,11 @@ class SlowVerifier:
             self.opening = round_.opening
             self.answer = MadeVerifier(self.target, self.reason)
         return self.answer
+
+    async def release(self, key: str) -> None:
+        await anyio.sleep(self.release_s)
+        assert self.asked[0].key == key
+        self.released += 1
 
     async def aclose(self) -> None:
         self.closed += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import anyio
@@ -208,10 +209,35 @@ async def test_it_stops_at_once_in_every_phase(after_s, way):
     await attempt.aclose()
     assert anyio.current_time() - before < 0.001
     assert pair.is_idle
+    assert pair.verifier.released == 0
+    await anyio.sleep(pair.verifier.release_s + 0.01)
+    assert pair.verifier.released == bool(pair.verifier.asked)
     assert pair.verifier.closed <= 1
     with pytest.raises(StopAsyncIteration):
         await attempt.__anext__()
     await pair.aclose()
+
+
+@pytest.mark.parametrize("ends", ["by itself", "dead"])
+async def test_a_server_that_knows_or_is_gone_is_not_told(ends):
+    pair = Pair(SlowVerifier(dies_at=None if ends == "by itself" else 5))
+    with contextlib.suppress(EndpointFailure):
+        async with pair.endpoint().open(REQUEST) as attempt:
+            async for _ in attempt:
+                pass
+    await anyio.sleep(1.0)
+    assert pair.verifier.replies > 4
+    assert pair.verifier.released == 0
+    await pair.aclose()
+
+
+async def test_a_server_that_does_not_listen_holds_nobody_up():
+    pair = Pair(SlowVerifier(release_s=1e6))
+    async with pair.endpoint().open(REQUEST) as attempt:
+        await attempt.__anext__()
+    before = anyio.current_time()
+    await pair.aclose()
+    assert anyio.current_time() - before <= 1.0
 
 
 async def test_an_allowance_for_drafts_is_kept():

@@ -20,9 +20,10 @@ from disco.endpoints.llamacpp.batching.engine import VerifyEngine
 from disco.endpoints.openai_api import OpenAIEndpoint
 from disco.endpoints.speculative import SpeculativeEndpoint
 from disco.endpoints.speculative.pairing import Pairing
+from disco.endpoints.speculative.verifier_client import verifier_facts
 from disco.server.verifier import EngineEndpoint
 from tests.endpoints import conformance_assist, conformance_writing  # noqa: F401 - their checks enter CHECKS
-from tests.endpoints.conformance import CHECKS, Check, Subject
+from tests.endpoints.conformance import CHECKS, Check, Subject, ask, first_content
 
 pytestmark = pytest.mark.real
 
@@ -30,6 +31,7 @@ pytestmark = pytest.mark.real
 SELDOM = {
     "stopping_before_the_first_token",
     "closing_the_endpoint_stops_its_attempts",
+    "it_continues_exactly_where_the_prefix_ends",
     "an_answer_is_batches_and_an_end_with_exact_usage",
     "of_attempts_at_once_one_is_cancelled_and_the_others_are_unmixed",
     "progress_is_reported_to_those_who_want_it",
@@ -80,3 +82,19 @@ def test_the_pair_keeps_the_contract(
                 await check(Subject(), made)
 
     anyio.run(main, backend=backend)
+
+
+def test_answers_that_are_given_up_hold_no_place(served: Served, thread_model: LlamaCppEndpoint) -> None:
+    """More of them than the server has slots; and those that it wrote for itself."""
+
+    async def main() -> None:
+        async with pair(served, thread_model) as made:
+            for endpoint in (made, made.server):
+                for _ in range(4):
+                    async with endpoint.open(ask(max_tokens=500)) as attempt:
+                        await first_content(attempt)
+            with anyio.fail_after(4.0):  # one of which the server only heard no more would keep its slot
+                while (await verifier_facts(made.server.client)).busy:  # noqa: ASYNC110 - another process's state
+                    await anyio.sleep(0.02)
+
+    anyio.run(main)

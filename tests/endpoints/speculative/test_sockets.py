@@ -152,6 +152,22 @@ async def test_cancelling_closes_the_connections():
         await sdk.get("/disco/verifier", cast_to=object)
 
 
+async def test_the_server_is_told_of_answers_that_nobody_wants_any_more():
+    async with verify_server() as served, client_of(served) as sdk:
+        pairing = Pairing(SlowDrafter(token_s=0.001, read_s=0.01))
+        await pairing.ask(sdk)
+        for _ in range(3):
+            async with SpeculativeEndpoint(OpenAIEndpoint(client=sdk), pairing, always=True).open(
+                REQUEST
+            ) as one:
+                await one.__anext__()
+        await pairing.aclose()
+        assert set(served.released) == {one.key for one in served.rounds}
+        assert len(served.released) == 3
+        await answer_of(served, sdk)
+        assert len(served.released) == 3
+
+
 @pytest.mark.parametrize(
     ("status", "code", "kind"),
     [(429, "rate_limit_exceeded", FailureKind.RATE_LIMIT), (503, "verifier_failed", FailureKind.SERVER)],
@@ -171,6 +187,23 @@ async def test_a_refusal_is_the_sdks_error(status, code, kind, monkeypatch):
             await answer_of(served, sdk)
         assert failure.value.kind is kind
         assert failure.value.error.status_code == status
+
+
+async def test_a_round_that_something_between_has_sent_twice_is_asked_for_again(monkeypatch):
+    async with verify_server() as served, client_of(served) as sdk:
+        real, refused = VerifyServer.round, []
+
+        async def refuse(self: VerifyServer, writer: Any, round_: Round) -> None:
+            if len(refused) == 2 or not self.verdicts or round_.number in refused:
+                await real(self, writer, round_)
+                return
+            refused.append(round_.number)
+            await self.document(writer, 409, {"error": {"message": "no", "code": "superseded"}})
+
+        monkeypatch.setattr(VerifyServer, "round", refuse)
+        text, end, _ = await answer_of(served, sdk)
+        assert (text, end.finish_reason) == (SPOKEN, "stop")
+        assert len(refused) == 2
 
 
 async def test_the_probe_is_kept_and_a_page_is_no_verifier():

@@ -32,6 +32,7 @@ class VerifyServer:
     rounds: list[Round] = field(default_factory=list)
     heads: list[bytes] = field(default_factory=list)
     bodies: list[Any] = field(default_factory=list)
+    released: list[str] = field(default_factory=list)
     answers: dict[str, MadeVerifier] = field(default_factory=dict)
     rejected: int = 0
     verdicts: int = 0
@@ -61,6 +62,10 @@ class VerifyServer:
                 path = head.split(b" ")[1].decode().partition("?")[0]
                 self.paths.append(path)
                 self.heads.append(head)
+                if head.startswith(b"DELETE /v1/disco/rounds/"):
+                    self.released.append(path.rpartition("/")[2])
+                    writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+                    continue
                 await self.reply(writer, path, json.loads(body) if body else None)
         except (asyncio.IncompleteReadError, ConnectionError):
             pass

@@ -248,6 +248,11 @@ class Answer:
         self.view.drop_window()
         self.view.draft.clear()
 
+    def same_round(self, asked: Asked) -> Asked | None:
+        """Return a round with the same number that waits or is worked on."""
+        number, active = asked.round.number, self.active
+        return active if active is not None and active.round.number == number else self.asked.get(number)
+
     def leave(self, asked: Asked) -> None:
         """Forget a round that nobody waits for any more."""
         if self.asked.get(asked.round.number) is asked:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from anyio import to_thread
 
 from disco.endpoints.llamacpp.batching.answer import Answer, Asked
-from disco.endpoints.llamacpp.batching.scheduler import AnswerLost, Limits, Order, Scheduler
+from disco.endpoints.llamacpp.batching.scheduler import AnswerLost, Limits, Order, Scheduler, Superseded
 from disco.endpoints.llamacpp.batching.verify_curve import measured_curve
 from disco.endpoints.llamacpp.model.model_files import require_llama_cpp, resolve_model, short_name
 from disco.endpoints.llamacpp.model.sequences import Rows, SequenceModel
@@ -29,7 +29,7 @@ from disco.errors import ConfigurationError, EndpointFailure, FailureKind, Local
 from disco.request import Prefix, Request
 from disco.speculate.messages import Opening, Round, VerifierFacts
 
-__all__ = ["AnswerLost", "Limits", "VerifyEngine"]
+__all__ = ["AnswerLost", "Limits", "Superseded", "VerifyEngine"]
 
 _DEPTH: Final = 16  # at which the curve is measured
 
@@ -134,6 +134,7 @@ class VerifyEngine:
 
         Raises:
             AnswerLost: the server has no such answer, and the round has no opening.
+            Superseded: the same round was asked for again.
             EndpointFailure: the request cannot be served, the server is too busy, or the model failed.
         """
         order = None if asked_round.opening is None else await self._order(asked_round.opening)
@@ -152,6 +153,11 @@ class VerifyEngine:
         finally:
             if not mail.closed:
                 self._submit(lambda scheduler: scheduler.leave(asked, self._clock()), lambda _failure: None)
+
+    def release(self, key: str) -> None:
+        """Forget an answer that nobody will ask for again, so that its slot is free. Idempotent; does not wait."""
+        if self._scheduler is not None or self._orders:  # otherwise there is no answer, and perhaps no model
+            self._submit(lambda scheduler: scheduler.release(key, self._clock()), lambda _failure: None)
 
     async def aclose(self) -> None:
         """Stop everything, free the model and end the thread. Idempotent."""

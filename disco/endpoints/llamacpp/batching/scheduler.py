@@ -24,7 +24,14 @@ from disco.endpoints.llamacpp.refusals import malformed
 from disco.endpoints.llamacpp.runtime.job import failure_of
 from disco.errors import EndpointFailure, FailureKind, LocalModelError
 
-__all__ = ["AnswerLost", "Limits", "MakeJob", "Order", "Scheduler"]
+__all__ = ["AnswerLost", "Limits", "MakeJob", "Order", "Scheduler", "Superseded"]
+
+
+class Superseded(Exception):
+    """The same round came again, on another connection, which gets the verdict."""
+
+    def __init__(self) -> None:
+        super().__init__("This round came again on another connection, and is answered there.")
 
 
 class AnswerLost(Exception):
@@ -106,13 +113,15 @@ class Scheduler:
         try:
             answer = self._find(asked, order, now)
         except (EndpointFailure, AnswerLost) as failure:
-            asked.reply.put(failure)
-            asked.reply.close()
+            _refuse(asked, failure)
             return
         answer.heard_s = now
         self._answers.move_to_end(answer.key)
-        if (displaced := answer.asked.pop(asked.round.number, None)) is not None:
-            displaced.reply.close()  # the same round again, on another connection
+        older = answer.same_round(asked)
+        if older is not None:  # whoever sends a round again waits at the new connection only
+            answer.leave(older)
+            self._rest(answer, now)
+            _refuse(older, Superseded())
         answer.asked[asked.round.number] = asked
         self._changed.append(answer)
 
@@ -125,13 +134,19 @@ class Scheduler:
             self._changed.append(answer)
         asked.reply.close()
 
+    def release(self, key: str, now: float) -> None:
+        """Forget an answer that nobody will ask for again; its slot is free, and its cache stays there. Idempotent."""
+        answer = self._answers.get(key)
+        if answer is not None:
+            self._forget(answer, AnswerLost(), now)
+
     def _find(self, asked: Asked, order: Order | None, now: float) -> Answer:
         answer = self._answers.get(asked.round.key)
         known = self._model.vocabulary_tokens
         if any(token >= known for token in (*asked.round.draft, *(order.ids if order else ()))):
             raise malformed("A drafted token is none of this model's.")
         if answer is not None and order is not None and len(order.ids) > len(answer.keyed.chosen):
-            self._catch_up(answer, order)
+            self._catch_up(answer, order, now)
             answer = self._answers.get(asked.round.key)
         if answer is None:
             if order is None:
@@ -143,11 +158,11 @@ class Scheduler:
             raise self._too_busy(f"{len(answer.asked)} rounds of one answer wait")
         return answer
 
-    def _catch_up(self, answer: Answer, order: Order) -> None:
+    def _catch_up(self, answer: Answer, order: Order, now: float) -> None:
         """Follow tokens that were settled elsewhere; forget the answer where it has become another."""
         chosen = answer.keyed.chosen
         if tuple(chosen) != order.ids[: len(chosen)] or answer.finish_reason is not None:
-            self._forget(answer, AnswerLost())
+            self._forget(answer, AnswerLost(), now)
         elif answer.active is None:
             answer.keyed.forced = deque(order.ids[len(chosen) :])
 
@@ -156,7 +171,7 @@ class Scheduler:
             ended = next((one for one in self._answers.values() if one.finish_reason is not None), None)
             if ended is None:
                 raise self._too_busy(f"it keeps {len(self._answers):,} answers")
-            self._forget(ended, AnswerLost())
+            self._forget(ended, AnswerLost(), now)
         keyed = Keyed(order.seed, deque(order.ids))
         answer = Answer(key, AnswerModel(self._model, keyed), keyed, now)
         answer.job = order.make(answer)
@@ -215,9 +230,9 @@ class Scheduler:
         return len(self._busy)
 
     def fail_all(self, failure: Exception) -> None:
-        """Forget all answers: the model is lost, or goes."""
+        """Forget all answers: the model is lost, or goes, and its slots with it."""
         for answer in tuple(self._answers.values()):
-            self._forget(answer, failure)
+            self._forget(answer, failure, 0.0)
 
     def _expire(self, now: float) -> None:
         while self._answers:
@@ -228,7 +243,7 @@ class Scheduler:
                 answer.heard_s = now
                 self._answers.move_to_end(answer.key)
                 continue
-            self._forget(answer, AnswerLost())
+            self._forget(answer, AnswerLost(), now)
         for answer in tuple(self._late.values()):
             if answer.wake_at <= now:
                 self._changed.append(answer)
@@ -364,7 +379,7 @@ class Scheduler:
         if answer.view.slot is not None:
             self.slots.release(answer.view.slot, now)
 
-    def _forget(self, answer: Answer, failure: Exception, now: float = 0.0) -> None:
+    def _forget(self, answer: Answer, failure: Exception, now: float) -> None:
         waiting = [*answer.asked.values(), *([answer.active] if answer.active is not None else [])]
         answer.asked.clear()
         answer.active = None
@@ -373,5 +388,9 @@ class Scheduler:
         for where in (self._answers, self._busy, self._queue, self._late):
             where.pop(answer.key, None)
         for asked in waiting:
-            asked.reply.put(failure)
-            asked.reply.close()
+            _refuse(asked, failure)
+
+
+def _refuse(asked: Asked, failure: Exception) -> None:
+    asked.reply.put(failure)
+    asked.reply.close()

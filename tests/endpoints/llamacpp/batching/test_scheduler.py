@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from disco.endpoints.llamacpp.batching.answer import LATE_S
-from disco.endpoints.llamacpp.batching.scheduler import Limits
+from disco.endpoints.llamacpp.batching.scheduler import Limits, Superseded
 from disco.errors import EndpointFailure, FailureKind
+from disco.speculate.messages import Verdict
 from tests.endpoints.llamacpp.batching.fakes import END, Bench, FakeModel, whole_answer
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]  # longer than a batch
@@ -106,6 +107,24 @@ def test_a_round_that_comes_again_is_answered_from_what_is_settled(expected):
     assert len(bench.model.passes) == passes
     longer = bench.verdict(1, 3, 3, expected[3:8])  # two of them are settled
     assert (longer.ids, longer.accepted, longer.rows) == (tuple(expected[3:9]), 5, 4)
+
+
+@pytest.mark.parametrize("steps", range(6))
+@pytest.mark.parametrize("alone", [0, 4])
+def test_of_a_round_on_two_connections_the_newer_one_gets_the_verdict(expected, steps, alone):
+    """Whether the first still waits, is worked on, or has had its verdict."""
+    bench = Bench(FakeModel(slots=1))
+    older = bench.ask(1, 0, 0, prompt=PROMPT, alone=alone, run=False)
+    for _ in range(steps):
+        bench.scheduler.step(0.0)
+    came = [one for one in older.reply.items if isinstance(one, Verdict)]
+    newer = bench.ask(1, 0, 0, prompt=PROMPT, alone=alone)
+    assert older.reply.closed
+    assert isinstance(older.reply.items[-1], Superseded) == (len(came) < 1 + alone)
+    bench.scheduler.leave(older, 0.0)  # its connection is closed in the end
+    assert [token for verdict in newer.reply.items for token in verdict.ids] == expected[: 1 + alone]
+    assert bench.scheduler.waiting == 0
+    assert bench.verdict(1, 1, 1 + alone, expected[1 + alone : 4 + alone]).accepted == 3
 
 
 def test_windows_in_flight_follow_each_other_and_a_cut_one_makes_the_next_stale(expected):
@@ -247,6 +266,31 @@ def test_who_goes_away_costs_no_further_pass_and_finds_the_answer_again(expected
     assert not second.reply.items
     assert not late.reply.items
     assert bench.scheduler.waiting == 0
+
+
+def test_answers_that_are_let_go_keep_nobody_waiting():
+    bench = Bench(limits=Limits(hold_s=5.0))
+    for key in range(50):
+        bench.verdict(key, 0, 0, prompt=prompt_of(key))
+        left = bench.ask(key, 1, 1, alone=100, run=False)
+        bench.scheduler.step(0.0)
+        bench.scheduler.leave(left, 0.0)
+        bench.scheduler.release(f"{key:032x}", 0.0)
+        bench.scheduler.release(f"{key:032x}", 0.0)
+    assert bench.scheduler.slots.held == bench.scheduler.waiting == 0
+    assert bench.verdict(50, 0, 0, prompt=PROMPT).ids
+    assert bench.now == 0.0
+    assert bench.lost(bench.ask(3, 2, 2))
+    # A round that is worked on or waits is refused, and its job is closed.
+    working = bench.ask(51, 0, 0, prompt=PROMPT, alone=100, run=False)
+    bench.scheduler.step(0.0)
+    waiting = bench.ask(51, 1, 1, run=False)
+    job = bench.scheduler._answers[working.round.key].job
+    bench.scheduler.release(working.round.key, 0.0)
+    assert bench.lost(working)
+    assert bench.lost(waiting)
+    assert job.closed
+    bench.run()
 
 
 def test_answers_are_forgotten_when_nobody_asks_for_them():
