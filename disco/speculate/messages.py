@@ -5,7 +5,8 @@ up to and including the first difference. Positions count tokens of the answer, 
 or late: the server compares it with what it has, and tokens that are settled are sent again instead of computed.
 
 A server that no longer has an answer refuses the round with the error code `answer_lost`. The client then sends the
-round again with an `Opening`, in which `ids` are the answer so far.
+round again with an `Opening`, in which `ids` are the answer so far. Ids mean nothing to another model, and an answer
+has one writer: a server whose model is another one by now refuses the opening with `model_changed`.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class Opening:
         seed: of the keyed noise; see `coupled`.
         prefix: the fields of `request.Prefix` that differ from its defaults; empty where the answer has no beginning.
         ids: the tokens that the answer has so far, behind the prefix; they are read and not chosen again.
+        fingerprint: the server's model must be this one (`VerifierFacts.fingerprint`); None: any.
     """
 
     messages: Sequence[Mapping[str, Any]] = field(repr=False)
@@ -45,11 +47,13 @@ class Opening:
     seed: int = 0
     prefix: Mapping[str, Any] = field(default_factory=dict, repr=False)
     ids: tuple[int, ...] = field(default=(), repr=False)
+    fingerprint: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the opening as JSON values."""
         whole = {"messages": list(self.messages), "params": dict(self.params), "seed": self.seed}
-        return {**whole, "prefix": dict(self.prefix), "ids": list(self.ids)}
+        whole |= {"prefix": dict(self.prefix), "ids": list(self.ids)}
+        return whole if self.fingerprint is None else {**whole, "fingerprint": self.fingerprint}
 
     @classmethod
     def from_json(cls, content: Any) -> Self:
@@ -71,6 +75,7 @@ class Opening:
             seed=_number(document, "seed", 0, lowest=-(2**63), highest=2**64 - 1),
             prefix=prefix,
             ids=_ids(document.get("ids", []), "opening.ids", 2**20),
+            fingerprint=_text_or_none(document, "fingerprint", "opening.fingerprint"),
         )
 
 
@@ -192,14 +197,11 @@ class Verdict:
         deltas = document.get("deltas", [])
         if not isinstance(deltas, list) or not all(isinstance(one, dict) for one in deltas):
             raise BadMessageError("deltas must be a list of objects")
-        reason = document.get("finish_reason")
-        if reason is not None and not isinstance(reason, str):
-            raise BadMessageError("finish_reason must be a text")
         return cls(
             **whole,
             ids=_ids(document.get("ids", []), "ids", 2**20),
             deltas=tuple(deltas),
-            finish_reason=reason,
+            finish_reason=_text_or_none(document, "finish_reason"),
             prompt_ids=None if prompt_ids is None else _ids(prompt_ids, "prompt_ids", 2**24),
             queue_s=_seconds(document, "queue_s"),
             compute_s=_seconds(document, "compute_s"),
@@ -207,8 +209,16 @@ class Verdict:
 
 
 _WHOLE: Final = (
-    *("number", "at", "judged", "accepted", "rows", "prompt_tokens", "cached_tokens"),
-    *("completion_tokens", "rejected_tokens", "waiting"),
+    "number",
+    "at",
+    "judged",
+    "accepted",
+    "rows",
+    "prompt_tokens",
+    "cached_tokens",
+    "completion_tokens",
+    "rejected_tokens",
+    "waiting",
 )
 
 
@@ -224,6 +234,7 @@ class VerifierFacts:
         verify_s: (rows, seconds) of one batch, rising in rows; measured, on an idle server.
         waiting: rounds that wait for the model now.
         busy: answers that hold a slot now.
+        fingerprint: of all that decides which tokens come: weights, tokenizer and chat template.
     """
 
     model: str
@@ -233,6 +244,7 @@ class VerifierFacts:
     verify_s: tuple[tuple[int, float], ...] = ()
     waiting: int = 0
     busy: int = 0
+    fingerprint: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the facts as JSON values."""
@@ -246,9 +258,9 @@ class VerifierFacts:
             BadMessageError: they break the protocol.
         """
         document = _document(content, "the facts")
-        model, vocabulary = document.get("model"), document.get("vocabulary")
-        if not isinstance(model, str) or not isinstance(vocabulary, str | None):
-            raise BadMessageError("model and vocabulary must be texts")
+        model = document.get("model")
+        if not isinstance(model, str):
+            raise BadMessageError("model must be a text")
         curve = document.get("verify_s", [])
         try:
             points = tuple((int(rows), float(seconds)) for rows, seconds in curve)
@@ -258,12 +270,13 @@ class VerifierFacts:
             raise BadMessageError("verify_s has rows or seconds that no batch can have")
         return cls(
             model=model,
-            vocabulary=vocabulary,
+            vocabulary=_text_or_none(document, "vocabulary"),
             context_tokens=_number(document, "context_tokens", None),
             slots=_number(document, "slots", None),
             verify_s=points,
             waiting=_number(document, "waiting", 0),
             busy=_number(document, "busy", 0),
+            fingerprint=_text_or_none(document, "fingerprint"),
         )
 
 
@@ -279,6 +292,13 @@ def _number(
     value = document.get(name, usual)
     if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
         raise BadMessageError(f"{name} must be a whole number between {lowest} and {highest}")
+    return value
+
+
+def _text_or_none(document: Mapping[str, Any], name: str, called: str = "") -> str | None:
+    value = document.get(name)
+    if not isinstance(value, str | None):
+        raise BadMessageError(f"{called or name} must be a text")
     return value
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 
-from disco.endpoints.llamacpp.batching.engine import AnswerLost
+from disco.endpoints.llamacpp.batching.round_refusals import AnswerLost
 from disco.speculate.messages import Round, Verdict, VerifierFacts
 
 ROUNDS, VERIFIER = "/v1/disco/rounds", "/v1/disco/verifier"

@@ -11,7 +11,7 @@ from fake_engine import FIRST, KEY, OPENING, ROUNDS, VERIFIER, FakeEngine, a_rou
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from disco.endpoints.llamacpp.batching.engine import Superseded
+from disco.endpoints.llamacpp.batching.round_refusals import Superseded
 from disco.errors import ContextLengthError, EndpointFailure, FailureKind, LocalModelError, NoEndpointError
 from disco.server import Metrics
 from disco.speculate.messages import Round, Verdict, VerifierFacts

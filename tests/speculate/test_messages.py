@@ -34,6 +34,7 @@ OPENINGS = st.builds(
     seed=st.integers(-(2**63), 2**64 - 1),
     prefix=st.dictionaries(st.sampled_from(("text", "tokens", "ids", "withheld")), st.integers(), max_size=2),
     ids=IDS,
+    fingerprint=st.none() | st.text(max_size=8),
 )
 ROUNDS = st.builds(
     Round,
@@ -73,6 +74,7 @@ FACTS = st.builds(
     verify_s=st.lists(st.tuples(st.integers(1, 2**20), st.floats(0, 3599)), max_size=4).map(tuple),
     waiting=WHOLE,
     busy=WHOLE,
+    fingerprint=st.none() | st.text(max_size=8),
 )
 KINDS = {Opening: OPENINGS, Round: ROUNDS, Verdict: VERDICTS, VerifierFacts: FACTS}
 
@@ -139,6 +141,7 @@ KEY = "0" * 32
         (Round, {"key": KEY, "number": 0, "at": 0, "opening": {"messages": "hello"}}, "opening.messages"),
         (Opening, {"messages": [], "prefix": {"secret": 1}}, "opening.prefix"),
         (Opening, {"messages": [], "seed": 2**64}, "seed"),
+        (Opening, {"messages": [], "fingerprint": 7}, "opening.fingerprint"),
         (Verdict, {"number": 0, "at": 0, "queue_s": float("nan")}, "queue_s"),
         (Verdict, {"number": 0, "at": 0, "deltas": ["text"]}, "deltas"),
         (Verdict, {"number": 0, "at": 0, "finish_reason": 1}, "finish_reason"),

@@ -160,6 +160,11 @@ class RoundsRun:
         await self._stopped.wait()
 
     @property
+    def has_answered(self) -> bool:
+        """Whether the server has answered a round."""
+        return self._opened
+
+    @property
     def is_left(self) -> bool:
         """Whether the server was asked, is likely to be there, and does not know that the answer is over."""
         unreachable = self._error is not None and self._error.kind is FailureKind.CONNECTION

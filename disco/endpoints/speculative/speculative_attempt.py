@@ -14,7 +14,7 @@ from disco.endpoints.drafter import Drafter
 from disco.endpoints.openai_api.http_transport import estimated_tokens
 from disco.endpoints.speculative.pairing import Pairing
 from disco.endpoints.speculative.rounds_run import RoundsRun, Verifier
-from disco.endpoints.speculative.verifier_client import NO_VERIFIER
+from disco.endpoints.speculative.verifier_client import MODEL_CHANGED, NO_VERIFIER
 from disco.errors import EndpointFailure
 from disco.events import Ended, Progress, SeamReport, SpeculationReport, Traffic, Usage
 from disco.request import Prefix, Request
@@ -37,7 +37,9 @@ class SpeculativeAttempt(Attempt):
     """See `Attempt`. Made by `SpeculativeEndpoint.open`.
 
     While it is not known whether the server verifies, the server is asked as any other. Where it turns out to have no
-    chat at all, it is asked what it is, and the answer goes on by rounds.
+    chat at all, it is asked what it is, and the answer goes on by rounds. It is asked again, too, where it is no longer
+    what it said: no verify server, or one with another model. In mid-answer that is a failure: the rest would be by
+    another writer.
 
     Args:
         name: the endpoint's.
@@ -71,8 +73,8 @@ class SpeculativeAttempt(Attempt):
         "_spoke",
         "_stopped",
         "_text_chars",
-        "_traffic",
         "_verifier_of",
+        "_verifiers",
         "_window",
     )
 
@@ -107,7 +109,7 @@ class SpeculativeAttempt(Attempt):
 
         self._plain: Attempt | None = None
         self._run: RoundsRun | None = None
-        self._traffic: Callable[[], Traffic] = Traffic
+        self._verifiers: list[Verifier] = []  # a second one where the server's model has changed
         self._spoke = False
         self._text_chars = 0  # of the rounds
         self._stopped = False
@@ -161,9 +163,10 @@ class SpeculativeAttempt(Attempt):
 
     @property
     def traffic(self) -> Traffic:
-        by_rounds = self._traffic()
-        plain = Traffic() if self._plain is None else self._plain.traffic
-        return Traffic(by_rounds.bytes_up + plain.bytes_up, by_rounds.bytes_down + plain.bytes_down)
+        passed = [verifier.traffic for verifier in self._verifiers]
+        if self._plain is not None:
+            passed.append(self._plain.traffic)
+        return Traffic(sum(one.bytes_up for one in passed), sum(one.bytes_down for one in passed))
 
     @property
     def progress(self) -> Progress | None:
@@ -206,9 +209,13 @@ class SpeculativeAttempt(Attempt):
         try:
             deltas = await self._run.next()
         except EndpointFailure as failure:
-            if _status(failure) in NO_VERIFIER:
-                self._pairing.forget()
-            raise
+            if _status(failure) not in NO_VERIFIER and _code(failure) != MODEL_CHANGED:
+                raise
+            self._pairing.forget()
+            if self._run.has_answered or len(self._verifiers) > 1:
+                raise
+            await self._begin_anew()
+            return await self._next()
         if deltas is not None:
             self._text_chars += sum(len(delta.text) for delta in deltas)
             return deltas
@@ -225,8 +232,22 @@ class SpeculativeAttempt(Attempt):
             self._pairing.has_chat = False
         return facts
 
+    async def _begin_anew(self) -> None:
+        """Ask a server that is another one by now what it is; nothing of the answer is there yet."""
+        assert self._run is not None
+        await self._run.stopped()
+        facts = await self._ask()
+        if self._closed:
+            raise StopAsyncIteration
+        if facts is not None:
+            await self._begin(facts, self._drafter)
+        else:
+            self._run, self._plain = None, self._open_plain()
+
     async def _begin(self, facts: VerifierFacts, drafter: Drafter | None) -> None:
         """Start the rounds in the background."""
+        if self._closed:  # by another task, while the server was asked what it is
+            raise StopAsyncIteration
         request, prefix = self._request, self._prefix
         limit = request.max_tokens
         params = dict(request.params)
@@ -235,7 +256,13 @@ class SpeculativeAttempt(Attempt):
         seed = params.get("seed")
         if type(seed) is not int or not _LOWEST_SEED <= seed < SEEDS:
             seed = secrets.randbits(63)
-        opening = Opening(request.messages, params, seed, _changed_fields(prefix, facts.vocabulary))
+        opening = Opening(
+            request.messages,
+            params,
+            seed,
+            _changed_fields(prefix, facts.vocabulary),
+            fingerprint=facts.fingerprint,
+        )
         rounds = Rounds(
             self._window(),
             parallel=self._parallel,
@@ -245,7 +272,7 @@ class SpeculativeAttempt(Attempt):
             limit=None if limit is None or prefix.withheld else max(1, limit - prefix.tokens),
         )
         verifier = self._verifier_of(request, lambda: replace(opening, ids=rounds.ids))
-        self._traffic = lambda: verifier.traffic
+        self._verifiers.append(verifier)
         self._run = RoundsRun(
             rounds=rounds,
             verifier=verifier,
@@ -267,6 +294,10 @@ class SpeculativeAttempt(Attempt):
 def _status(failure: EndpointFailure) -> int | None:
     error = failure.error
     return error.status_code if isinstance(error, openai.APIStatusError) else None
+
+
+def _code(failure: EndpointFailure) -> str | None:
+    return getattr(failure.error, "code", None)
 
 
 def _changed_fields(prefix: Prefix, vocabulary: str | None) -> Mapping[str, Any]:

@@ -26,12 +26,14 @@ from disco.events import Traffic
 from disco.request import Request
 from disco.speculate.messages import BadMessageError, Opening, Round, Verdict, VerifierFacts
 
-__all__ = ["NO_VERIFIER", "VerifierClient", "verifier_facts"]
+__all__ = ["MODEL_CHANGED", "NO_VERIFIER", "VerifierClient", "verifier_facts"]
 
 ROUNDS: Final = "/disco/rounds"
 FACTS: Final = "/disco/verifier"
 NO_VERIFIER: Final = (404, 405, 501)
 """Statuses with which a server says that it has no such path."""
+MODEL_CHANGED: Final = "model_changed"
+"""The error code with which a server says that it has another model than the opening names."""
 _LOST: Final = "answer_lost"
 _SUPERSEDED: Final = "superseded"
 _PROBE_S: Final = 5.0

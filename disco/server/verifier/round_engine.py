@@ -19,8 +19,9 @@ class RoundEngine(Protocol):
         Closing the generator, or cancelling its caller, stops the work for this round promptly.
 
         Raises:
-            `batching.AnswerLost`: the round has no opening, and its answer is not here.
-            `batching.Superseded`: the same round was asked for again, on another connection.
+            `round_refusals.AnswerLost`: the round has no opening, and its answer is not here.
+            `ModelChanged`: the opening is for another model.
+            `Superseded`: the same round was asked for again, on another connection.
             EndpointFailure: the round cannot be answered; by its kind, the caller's fault, a full queue, or a crash.
         """
         ...

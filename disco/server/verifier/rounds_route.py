@@ -34,10 +34,12 @@ for it again says so, and the server has its place for others at once:
 The reply is 204, whether or not the answer was here. An answer that has ended needs no such request.
 
 Errors have the API's form. 400: a broken message (code `invalid_round`; the message names the field), parameters that
-the model cannot take, or `context_length_exceeded`. 409 `answer_lost`: the answer is not here; send the round again
-with an opening, and in it the answer's ids so far. 409 `superseded`: the same round came again on another connection,
-which gets the verdict. 429 with Retry-After: too many rounds. 503 `verifier_failed`: the
-model crashed or stopped; `shutting_down`: the server ends.
+the model cannot take, or `context_length_exceeded`. 429 with Retry-After: too many rounds. 503 `verifier_failed`: the
+model crashed or stopped; `shutting_down`: the server ends. 409 has three codes:
+
+- `answer_lost`: the answer is not here; send the round again with an opening, and in it the answer's ids so far.
+- `model_changed`: the opening's `fingerprint` is that of another model than the server has, so its ids are of no use.
+- `superseded`: the same round came again on another connection, which gets the verdict.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ import openai
 from starlette.types import Receive, Scope, Send
 
 from disco.client.request_checks import check_chat
-from disco.endpoints.llamacpp.batching.engine import AnswerLost, Superseded
+from disco.endpoints.llamacpp.batching.round_refusals import RoundRefused
 from disco.errors import EndpointFailure, FailureKind
 from disco.server.admission import AnswerLimiter
 from disco.server.api_errors import SERVER, Refusal, refusal_of
@@ -66,7 +68,6 @@ __all__ = ["RELEASE", "ROUNDS", "ReleaseRoute", "RoundsRoute", "parse_round"]
 
 ROUNDS: Final = "/v1/disco/rounds"
 RELEASE: Final = ROUNDS + "/{key}"
-_LOST: Final = "The server does not have this answer. Send the round again with an opening."
 _BUSY: Final = "The model has as many answers as it can take. Try again in a second."
 _FAILED: Final = "The model of this verify server failed. Its log says more."
 _TYPES: Final[Mapping[str, tuple[type | None, ...]]] = {
@@ -194,10 +195,8 @@ def _bytes(verdict: Verdict) -> bytes:
 
 def _refusal(error: Exception) -> Refusal:
     """Return the refusal for what ended a round."""
-    if isinstance(error, AnswerLost):
-        return Refusal(409, _LOST, code="answer_lost")
-    if isinstance(error, Superseded):
-        return Refusal(409, str(error), code="superseded")
+    if isinstance(error, RoundRefused):
+        return Refusal(409, error.message, code=error.code)
     if not isinstance(error, EndpointFailure):
         return refusal_of(error)
     reason = f"verifier: {error.kind}"

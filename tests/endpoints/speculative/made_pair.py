@@ -24,7 +24,7 @@ from disco.speculate.messages import Opening, Round, Verdict, VerifierFacts
 
 PROMPT = tuple(range(900, 950))
 TARGET = tuple((7 * i * i + i) % 251 for i in range(60))
-FACTS = VerifierFacts("target", "vocab", 4096, 4, ((1, 0.020), (2, 0.021), (9, 0.030)))
+FACTS = VerifierFacts("target", "vocab", 4096, 4, ((1, 0.020), (2, 0.021), (9, 0.030)), fingerprint="f1")
 REQUEST = Request([{"role": "user", "content": "Tell me."}], "target", {"temperature": 0.8, "seed": 7})
 ANSWER = text_of(TARGET)
 LOST = EndpointFailure(FailureKind.CONNECTION, openai.APIConnectionError(request=None))  # type: ignore[arg-type]

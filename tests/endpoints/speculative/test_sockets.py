@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -11,6 +12,7 @@ import openai
 import pytest
 from endpoints.speculative.made_pair import FACTS, REQUEST, TARGET, SlowDrafter
 from endpoints.speculative.verify_server import SPOKEN, VerifyServer, verify_server
+from scripted_server import chunk, sse
 
 from disco.endpoints.openai_api import OpenAIEndpoint
 from disco.endpoints.speculative import SpeculativeEndpoint
@@ -123,6 +125,52 @@ async def test_a_lost_answer_is_opened_again_with_its_ids():
         assert first.opening.messages == again.opening.messages
 
 
+OTHER = replace(FACTS, model="another", vocabulary="other", fingerprint="f2")
+
+
+async def test_a_model_that_was_replaced_in_mid_answer_does_not_go_on_with_it():
+    """Another vocabulary's ids would be read, and another writer's text would follow."""
+    async with verify_server(forgets_after=20, next_facts=OTHER) as served, client_of(served) as sdk:
+        pairing, text = Pairing(SlowDrafter(token_s=0.001, read_s=0.01)), ""
+        await pairing.ask(sdk)
+
+        async def read() -> None:
+            nonlocal text
+            made = SpeculativeEndpoint(OpenAIEndpoint(client=sdk), pairing, window=4, always=True)
+            async with made.open(REQUEST) as one:
+                async for event in one:
+                    text += "".join(delta.text for delta in event)
+
+        with pytest.raises(EndpointFailure) as failure:
+            await read()
+        assert failure.value.kind is FailureKind.SERVER
+        assert SPOKEN.startswith(text)
+        assert text
+        assert pairing.is_due, "it must be asked what it is now"
+        assert (await pairing.ask(sdk)).fingerprint == "f2"
+        await pairing.aclose()
+
+
+@pytest.mark.parametrize("verifies", [True, False])
+async def test_a_model_that_was_replaced_before_the_answer_is_found_out(verifies):
+    chat = sse(chunk("Hello"), chunk(finish="stop"))
+    async with verify_server(chat=chat) as served, client_of(served) as sdk:
+        pairing, text = Pairing(SlowDrafter(token_s=0.001, read_s=0.01)), ""
+        await pairing.ask(sdk)
+        served.facts = OTHER if verifies else None  # another model, or a server of another kind
+        async with SpeculativeEndpoint(OpenAIEndpoint(client=sdk), pairing, always=True).open(REQUEST) as one:
+            async for event in one:
+                text += "" if isinstance(event, Ended) else "".join(delta.text for delta in event)
+        assert text == (SPOKEN if verifies else "Hello")
+        assert one.usage.completion_tokens > 0
+        if verifies:
+            assert one.speculation.drafted == 0, "its tokens mean something else to the drafter"
+            assert pairing.facts == OTHER
+            *_, last = [round_.opening for round_ in served.rounds if round_.opening]
+            assert last.fingerprint == "f2"
+        await pairing.aclose()
+
+
 @pytest.mark.parametrize("dies_after", [0, 1, 5, 20])
 async def test_a_server_that_is_gone_is_a_connection_failure(dies_after):
     async with verify_server(dies_after=dies_after) as served, client_of(served) as sdk:
@@ -142,12 +190,12 @@ async def test_cancelling_closes_the_connections():
                 async for _ in attempt:
                     pass
             await attempt.aclose()
-            with anyio.fail_after(2):
-                while served.open:  # noqa: ASYNC110 - it notices within a token
+            pool = sdk._client._transport._pool
+            with anyio.fail_after(2):  # it notices within a token, and is then told
+                while served.open or any(  # noqa: ASYNC110
+                    one.is_closed() is one.is_idle() for one in pool.connections
+                ):
                     await anyio.sleep(0.001)
-            assert not any(
-                one.is_closed() is one.is_idle() for one in sdk._client._transport._pool.connections
-            )
         await pairing.aclose()
         await sdk.get("/disco/verifier", cast_to=object)
 

@@ -24,6 +24,7 @@ class VerifyServer:
     """Mutable: all. `dies_after`: how many verdicts it gives before it is gone. `forgets_after`: and forgets once."""
 
     facts: VerifierFacts | None = FACTS
+    next_facts: VerifierFacts | None = FACTS  # once it has forgotten
     chat: bytes | None = None
     dies_after: int | None = None
     forgets_after: int | None = None
@@ -98,6 +99,12 @@ class VerifyServer:
         if self.forgets_after is not None and self.verdicts >= self.forgets_after:
             self.forgets_after = None
             self.answers.clear()
+            self.facts = self.next_facts
+        mine = None if self.facts is None else self.facts.fingerprint
+        if round_.opening is not None and round_.opening.fingerprint not in (None, mine):
+            error = {"message": "another model", "code": "model_changed"}
+            await self.document(writer, 409, {"error": error})
+            return
         if round_.opening is not None and round_.key not in self.answers:
             self.answers[round_.key] = MadeVerifier(TARGET, length=len(round_.opening.ids))
         answer = self.answers.get(round_.key)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final, Protocol
@@ -13,7 +13,7 @@ from disco.endpoints.llamacpp.output.delta_fields import delta_fields
 from disco.events import Delta, Ended, Usage
 from disco.speculate.messages import Round, Verdict
 
-__all__ = ["LATE_S", "Answer", "AnswerJob", "Asked", "Reply"]
+__all__ = ["LATE_S", "Answer", "AnswerJob", "Asked", "MakeJob", "Order", "Reply"]
 
 LATE_S: Final = 1.0
 """How long a round waits for an earlier one that its position presupposes, s."""
@@ -260,3 +260,24 @@ class Answer:
         if self.active is asked:
             self.active = None
             self.view.draft.clear()
+
+
+MakeJob = Callable[[Answer], AnswerJob | None]
+"""Makes the job of a new answer, which is its outbox; None where the answer is at its length limit already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What an opening says to the scheduler.
+
+    Attributes:
+        make: makes the job.
+        seed: of the noise.
+        ids: tokens to follow.
+        fingerprint: of the model that the client expects; None: any.
+    """
+
+    make: MakeJob
+    seed: int
+    ids: tuple[int, ...] = ()
+    fingerprint: str | None = None

@@ -7,13 +7,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 from anyio import to_thread
 
-from disco.endpoints.llamacpp.batching.answer import Answer, Asked
-from disco.endpoints.llamacpp.batching.scheduler import AnswerLost, Limits, Order, Scheduler, Superseded
+from disco.endpoints.llamacpp.batching.answer import Answer, Asked, Order
+from disco.endpoints.llamacpp.batching.model_fingerprint import model_fingerprint
+from disco.endpoints.llamacpp.batching.scheduler import Limits, Scheduler
 from disco.endpoints.llamacpp.batching.verify_curve import measured_curve
 from disco.endpoints.llamacpp.model.model_files import require_llama_cpp, resolve_model, short_name
 from disco.endpoints.llamacpp.model.sequences import Rows, SequenceModel
@@ -29,7 +31,7 @@ from disco.errors import ConfigurationError, EndpointFailure, FailureKind, Local
 from disco.request import Prefix, Request
 from disco.speculate.messages import Opening, Round, VerifierFacts
 
-__all__ = ["AnswerLost", "Limits", "Superseded", "VerifyEngine"]
+__all__ = ["Limits", "VerifyEngine"]
 
 _DEPTH: Final = 16  # at which the curve is measured
 
@@ -105,15 +107,7 @@ class VerifyEngine:
         known, scheduler = self._facts, self._scheduler
         if scheduler is None:
             return known
-        return VerifierFacts(
-            known.model,
-            known.vocabulary,
-            known.context_tokens,
-            known.slots,
-            known.verify_s,
-            waiting=scheduler.waiting,
-            busy=scheduler.slots.held,
-        )
+        return replace(known, waiting=scheduler.waiting, busy=scheduler.slots.held)
 
     async def warm_up(self) -> None:
         """Load the model and measure it.
@@ -134,6 +128,7 @@ class VerifyEngine:
 
         Raises:
             AnswerLost: the server has no such answer, and the round has no opening.
+            ModelChanged: the opening is for another model.
             Superseded: the same round was asked for again.
             EndpointFailure: the request cannot be served, the server is too busy, or the model failed.
         """
@@ -181,7 +176,7 @@ class VerifyEngine:
                 return None
             return self._generation(answer, messages, prefix, sampling)
 
-        return Order(make, opening.seed, opening.ids)
+        return Order(make, opening.seed, opening.ids, opening.fingerprint)
 
     def _generation(self, answer: Answer, messages: Any, prefix: Prefix, sampling: Sampling) -> Generation:
         assert self._renderer is not None
@@ -291,10 +286,23 @@ class VerifyEngine:
         except BaseException:
             model.close()
             raise
+        fingerprint = model_fingerprint(path, self._template)
         self._facts = VerifierFacts(
-            self.name, model.vocabulary, model.context_tokens, self._slots, curve.points
+            self.name,
+            model.vocabulary,
+            model.context_tokens,
+            self._slots,
+            curve.points,
+            fingerprint=fingerprint,
         )
-        self._scheduler = Scheduler(model, curve, self._limits, name=self.name, timer=time.perf_counter)
+        self._scheduler = Scheduler(
+            model,
+            curve,
+            self._limits,
+            name=self.name,
+            timer=time.perf_counter,
+            fingerprint=fingerprint,
+        )
         return model
 
 

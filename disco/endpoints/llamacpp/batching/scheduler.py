@@ -13,9 +13,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from disco.endpoints.llamacpp.batching.answer import Answer, AnswerJob, Asked
+from disco.endpoints.llamacpp.batching.answer import Answer, Asked, Order
 from disco.endpoints.llamacpp.batching.answer_model import AnswerModel
 from disco.endpoints.llamacpp.batching.grouping import Group, grouped
+from disco.endpoints.llamacpp.batching.round_refusals import (
+    AnswerLost,
+    ModelChanged,
+    RoundRefused,
+    Superseded,
+)
 from disco.endpoints.llamacpp.batching.slots import Slots
 from disco.endpoints.llamacpp.batching.verify_curve import VerifyCurve
 from disco.endpoints.llamacpp.model.sampler import Keyed
@@ -24,35 +30,10 @@ from disco.endpoints.llamacpp.refusals import malformed
 from disco.endpoints.llamacpp.runtime.job import failure_of
 from disco.errors import EndpointFailure, FailureKind, LocalModelError
 
-__all__ = ["AnswerLost", "Limits", "MakeJob", "Order", "Scheduler", "Superseded"]
-
-
-class Superseded(Exception):
-    """The same round came again, on another connection, which gets the verdict."""
-
-    def __init__(self) -> None:
-        super().__init__("This round came again on another connection, and is answered there.")
-
-
-class AnswerLost(Exception):
-    """The server has no such answer: the client must send the round again, with an opening."""
-
-    def __init__(self) -> None:
-        super().__init__("This server does not have the answer (any more). Send the round with an opening.")
+__all__ = ["Limits", "Scheduler"]
 
 
 _MOST_ROUNDS: Final = 16  # of one answer, that wait
-MakeJob = Callable[[Answer], AnswerJob | None]
-"""Makes the job of a new answer, which is its outbox; None where the answer is at its length limit already."""
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What an opening says to the scheduler: how to make the job, the noise's seed, and the tokens to follow."""
-
-    make: MakeJob
-    seed: int
-    ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +62,7 @@ class Scheduler:
         limits: of time and number.
         name: of the server's model, for messages.
         timer: s, for the time that batches take.
+        fingerprint: of the model; None: orders are not compared with it.
     """
 
     def __init__(
@@ -91,12 +73,14 @@ class Scheduler:
         *,
         name: str,
         timer: Callable[[], float],
+        fingerprint: str | None = None,
     ) -> None:
         self._model = model
         self._curve = curve
         self._limits = limits
         self._name = name
         self._timer = timer
+        self._fingerprint = fingerprint
         self.slots = Slots(model.slots, limits.hold_s)
         self._room = self.slots.room(model.context_tokens)
         self._answers: OrderedDict[str, Answer] = OrderedDict()  # by when they were heard of
@@ -112,7 +96,7 @@ class Scheduler:
         """Take a round."""
         try:
             answer = self._find(asked, order, now)
-        except (EndpointFailure, AnswerLost) as failure:
+        except (EndpointFailure, RoundRefused) as failure:
             _refuse(asked, failure)
             return
         answer.heard_s = now
@@ -142,6 +126,10 @@ class Scheduler:
 
     def _find(self, asked: Asked, order: Order | None, now: float) -> Answer:
         answer = self._answers.get(asked.round.key)
+        if answer is None and order is None:
+            raise AnswerLost
+        if order is not None and order.fingerprint not in (None, self._fingerprint or order.fingerprint):
+            raise ModelChanged
         known = self._model.vocabulary_tokens
         if any(token >= known for token in (*asked.round.draft, *(order.ids if order else ()))):
             raise malformed("A drafted token is none of this model's.")

@@ -6,8 +6,9 @@ import zlib
 
 import numpy as np
 
-from disco.endpoints.llamacpp.batching.answer import Asked
-from disco.endpoints.llamacpp.batching.scheduler import AnswerLost, Limits, Order, Scheduler
+from disco.endpoints.llamacpp.batching.answer import Asked, Order
+from disco.endpoints.llamacpp.batching.round_refusals import AnswerLost
+from disco.endpoints.llamacpp.batching.scheduler import Limits, Scheduler
 from disco.endpoints.llamacpp.batching.verify_curve import VerifyCurve
 from disco.events import Delta, Ended, Usage
 from disco.speculate.messages import Opening, Round
@@ -150,14 +151,17 @@ class Bench:
             limits or Limits(),
             name="fake",
             timer=timer,
+            fingerprint="mine",
         )
 
-    def ask(self, key, number, at, draft=(), *, prompt=None, limit=30, ids=(), run=True, **more):
+    def ask(self, key, number, at, draft=(), *, prompt=None, limit=30, ids=(), run=True, wants=None, **more):
         opening = None if prompt is None else Opening([], ids=tuple(ids))
         order = (
             None
             if prompt is None
-            else Order(lambda answer: FakeJob(answer, list(prompt), limit) if limit else None, 0, tuple(ids))
+            else Order(
+                lambda answer: FakeJob(answer, list(prompt), limit) if limit else None, 0, tuple(ids), wants
+            )
         )
         wanted = Round(f"{key:032x}", number, at, tuple(draft), opening=opening, **more)
         asked = Asked(wanted, Reply(), self.now)

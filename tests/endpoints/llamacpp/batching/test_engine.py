@@ -10,7 +10,8 @@ import anyio
 import pytest
 from loops import mostly
 
-from disco.endpoints.llamacpp.batching.engine import AnswerLost, Limits, VerifyEngine
+from disco.endpoints.llamacpp.batching.engine import Limits, VerifyEngine
+from disco.endpoints.llamacpp.batching.round_refusals import AnswerLost
 from disco.endpoints.llamacpp.model.sampler import Keyed
 from disco.endpoints.llamacpp.output.delta_fields import delta_fields
 from disco.endpoints.llamacpp.output.generation import Generation

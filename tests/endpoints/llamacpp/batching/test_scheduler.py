@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from disco.endpoints.llamacpp.batching.answer import LATE_S
-from disco.endpoints.llamacpp.batching.scheduler import Limits, Superseded
+from disco.endpoints.llamacpp.batching.round_refusals import ModelChanged, Superseded
+from disco.endpoints.llamacpp.batching.scheduler import Limits
 from disco.errors import EndpointFailure, FailureKind
 from disco.speculate.messages import Verdict
 from tests.endpoints.llamacpp.batching.fakes import END, Bench, FakeModel, whole_answer
@@ -184,6 +185,17 @@ def test_an_answer_that_was_lost_goes_on_from_its_tokens_without_choosing_them_a
     assert bench.verdict(2, 1, 5, prompt=PROMPT, ids=expected[:5]).ids == (expected[5],)
     other = [*expected[:6], 1 + expected[6] % 40, 9]
     assert bench.verdict(2, 2, 8, prompt=PROMPT, ids=other).at == 8
+
+
+def test_an_answer_of_another_model_is_refused_before_its_tokens_are_looked_at(expected):
+    bench = Bench()
+    far = 10**6  # a token that only a larger vocabulary has
+    for wants, ids in (("theirs", ()), ("theirs", expected[:3]), ("theirs", [far])):
+        (refused,) = bench.ask(1, 0, 0, prompt=PROMPT, ids=ids, wants=wants).reply.items
+        assert isinstance(refused, ModelChanged)
+    assert bench.lost(bench.ask(1, 4, 3, [far])), "not that the request is wrong"
+    assert bench.verdict(1, 4, 3, prompt=PROMPT, ids=expected[:3], wants="mine").ids == (expected[3],)
+    assert bench.verdict(2, 0, 0, prompt=PROMPT).ids == (expected[0],)
 
 
 def test_slots_go_round_first_come_first_served_and_an_idle_answer_loses_its_slot_only_where_one_is_wanted():
