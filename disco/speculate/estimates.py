@@ -16,8 +16,8 @@ _OUTLIER: Final = 4.0
 """A measurement counts as at most so many times the estimate: a machine's pause says nothing about the next round."""
 _READ_SHARE: Final = 0.25
 """What a token that the drafter reads costs, as a share of one that it drafts: it reads several in a batch."""
-_LONG_READ: Final = 32
-"""Behind more tokens to read, a draft's time is only an upper bound of that of the drafted tokens."""
+_SHORT_READ: Final = 4
+"""Behind more tokens to read, a draft's time only says between which bounds that of the drafted tokens lies."""
 _EARLY: Final = 3
 """So many measurements are averaged before outliers are cut: the first may be the odd one."""
 
@@ -148,7 +148,15 @@ class Estimates:
     """
 
     __slots__ = (
-        *("_draft", "_draft_is_bound", "_queue", "_round_trip", "_token", "_waited", "acceptance", "verify"),
+        "_draft",
+        "_draft_is_bound",
+        "_queue",
+        "_round_trip",
+        "_token",
+        "_trip_is_bound",
+        "_waited",
+        "acceptance",
+        "verify",
     )
 
     def __init__(self, said: VerifyCurve | None = None) -> None:
@@ -156,7 +164,8 @@ class Estimates:
         self.acceptance = Acceptance()
         self.verify = VerifyTimes(said)
         self._draft, self._draft_is_bound = Smoothed(), False
-        self._round_trip, self._token = Smoothed(), Smoothed()
+        self._round_trip, self._trip_is_bound = Smoothed(), True
+        self._token = Smoothed()
         # Most rounds do not wait, so a wait is no outlier.
         self._queue, self._waited = Smoothed(_WAIT_WEIGHT, cuts=False), Smoothed(_WAIT_WEIGHT, cuts=False)
 
@@ -175,15 +184,19 @@ class Estimates:
         """
         if tokens < 1:
             return
-        if read <= _LONG_READ:
+        if read <= _SHORT_READ:
             if self._draft_is_bound:
                 self._draft = Smoothed()
             self._draft.add(took_s / (tokens + _READ_SHARE * max(0, read - 1)), tokens)
             self._draft_is_bound = False
-        elif self._draft.value is None or took_s / tokens < self._draft.value:
-            # Mostly reading, so this is no estimate. But drafting cannot be slower than that.
-            self._draft_is_bound = self._draft_is_bound or self._draft.value is None
-            self._draft.add(took_s / tokens, tokens)
+            return
+        # Reading takes some of the time: on a GPU next to none, on a processor nearly as much a token as drafting.
+        known = self._draft.value
+        self._draft_is_bound = self._draft_is_bound or known is None
+        slowest, fastest = took_s / tokens, took_s / (tokens + read - 1)
+        if known is not None and slowest < known:
+            self._draft = Smoothed()  # drafting cannot take longer, so what was known is wrong
+        self._draft.add(slowest if known is None else min(max(known, fastest), slowest), tokens)
 
     def verified(self, rows: int, queue_s: float, compute_s: float, round_trip_s: float | None) -> None:
         """Learn what a round cost at the target and, where nothing else was in flight, on the network."""
@@ -193,7 +206,21 @@ class Estimates:
             # Of arrivals at random times, the share that has to wait is the share of time in which the queue works.
             self._waited.add(float(queue_s > 0.05 * compute_s))
         if round_trip_s is not None:
+            if self._trip_is_bound:
+                self._round_trip, self._trip_is_bound = Smoothed(), False
             self._round_trip.add(max(0.0, round_trip_s))
+
+    def opened(self, wire_s: float) -> None:
+        """Learn how long the first round of an answer was on its way, s.
+
+        It may have connected first, and the server rendered the prompt, so this is an upper bound of the round trip:
+        enough not to draft over a slow network only to find that out, and to notice that it became faster.
+        """
+        known = self._round_trip.value
+        if known is None or wire_s < known:
+            if self._trip_is_bound:
+                self._round_trip = Smoothed()
+            self._round_trip.add(max(0.0, wire_s))
 
     def written(self, tokens: int, seconds: float) -> None:
         """Learn that the answer's newest tokens came so long after those before them."""

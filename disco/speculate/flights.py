@@ -96,7 +96,7 @@ class Flights:
     def measure(self, now: float, verdict: Verdict, estimates: Estimates, tally: Tally) -> None:
         """Learn what a round cost: a window once, a stream with each of its verdicts.
 
-        The first round reads the prompt, so its first verdict tells nothing about the others.
+        The first round reads the prompt, so its first verdict only tells how long a round trip takes at most.
         """
         flight = self._flights.get(verdict.number)
         if flight is None or (flight.is_measured and flight.is_window):
@@ -105,6 +105,7 @@ class Flights:
         tally.queue_s += verdict.queue_s
         tally.verify_s += verdict.compute_s
         if is_first and flight.send.number == 0:
+            estimates.opened(now - flight.sent_s - verdict.queue_s - verdict.compute_s)
             return
         trip_s = None
         if is_first:

@@ -24,6 +24,7 @@ class Timed:
         right: whether the drafter's next guess is right, given that all before it is.
         ready_s: when the drafter has read the prompt.
         prefill_s: when the target has.
+        read_s: time per token that the drafter reads, behind the first.
         hangs_from_s: from then on the drafter does not react to being stopped.
     """
 
@@ -35,6 +36,7 @@ class Timed:
     draft_s: Callable[[float], float]
     ready_s: float = 0.0
     prefill_s: float = 0.0
+    read_s: float = 0.0
     hangs_from_s: float = inf
     now: float = 0.0
     free_s: float = 0.0
@@ -93,7 +95,7 @@ class Timed:
             place = len(self.sequence) + len(ids)
             follows = follows and place < len(target) and self.right()
             ids.append(target[place] if follows else -1)
-        took_s = order.count * self.draft_s(self.now)
+        took_s = order.count * self.draft_s(self.now) + self.read_s * max(0, len(order.append) - 1)
         self.at(self.now + took_s, lambda: self.drafted(order.number, ids))
 
     def drafted(self, number: int, ids: Sequence[int]) -> None:

@@ -142,6 +142,34 @@ def test_reading_is_not_drafting():
     assert estimates.draft_s == pytest.approx(0.01)
     estimates.drafted(0, 3, 1.0)
     assert estimates.draft_s == pytest.approx(0.01)
+    estimates.drafted(4, 13, 0.04)  # a GPU reads next to nothing; nothing contradicts what is known
+    assert estimates.draft_s == pytest.approx(0.01)
+    estimates.drafted(4, 61, 0.008)  # it must have become faster
+    assert estimates.draft_s == pytest.approx(0.002)
+    for _ in range(30):
+        estimates.drafted(4, 13, 0.8)  # slower, even if each token that it read took as long
+    assert estimates.draft_s == pytest.approx(0.05, rel=0.05)
+
+
+def test_the_first_round_tells_how_long_a_round_trip_takes_at_most():
+    estimates, seen = Estimates(), Seen()
+
+    def found():
+        estimates.fill(seen)
+        return seen.round_trip_s
+
+    estimates.opened(0.3)  # it connected first
+    assert found() == pytest.approx(0.3)
+    estimates.opened(0.1)
+    estimates.opened(0.2)
+    assert found() == pytest.approx(0.1)
+    estimates.verified(5, 0.0, 0.03, 0.08)  # now it is known
+    assert found() == pytest.approx(0.08)
+    estimates.opened(0.2)
+    assert found() == pytest.approx(0.08)
+    for _ in range(20):
+        estimates.opened(0.02)  # another network
+    assert found() == pytest.approx(0.02, abs=0.005)
 
 
 def test_patience_grows_with_the_draft_and_is_finite_before_the_first():

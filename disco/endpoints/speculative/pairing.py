@@ -16,12 +16,15 @@ from disco.endpoints.speculative.verifier_client import verifier_facts
 from disco.speculate.effects import Effect
 from disco.speculate.estimates import Estimates
 from disco.speculate.messages import VerifierFacts
-from disco.speculate.seen import VerifyCurve
+from disco.speculate.seen import Seen, VerifyCurve
+from disco.speculate.windows.contract import Window
 
 __all__ = ["Pairing"]
 
 _KEEP_S: Final = 600.0  # a server may be replaced by another one
 _KEEP_UNREACHED_S: Final = 30.0
+_FIRST_PAUSE: Final = 1
+_LONGEST_PAUSE: Final = 16
 
 
 class Pairing:
@@ -38,12 +41,7 @@ class Pairing:
         has_chat: whether the server is known to answer chat requests, or known not to; None: not known.
     """
 
-    def __init__(
-        self,
-        drafter: Drafter | None,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, drafter: Drafter | None, *, clock: Callable[[], float] = time.monotonic) -> None:
         """Begin with nothing known; `clock` returns seconds and never goes back."""
         self._clock = clock
         self.drafter = drafter
@@ -54,6 +52,8 @@ class Pairing:
         self.watch: Callable[[Effect], object] | None = None
         self.has_chat: bool | None = None
         self._until = 0.0  # when what is known has to be asked again
+        self._left = 0  # answers before drafting is tried again
+        self._pause = _FIRST_PAUSE
         self._asking: anyio.Event | None = None
 
     @property
@@ -63,7 +63,7 @@ class Pairing:
 
     @property
     def is_refuted(self) -> bool:
-        """Whether the server has said that it is no verify server."""
+        """Whether the server has said that it is no verify server, or could not be asked a moment ago."""
         return self.facts is None and self._clock() < self._until
 
     async def ask(self, client: openai.AsyncOpenAI) -> VerifierFacts | None:
@@ -96,6 +96,27 @@ class Pairing:
     def drafts(self) -> Drafter | None:
         """Return the drafter if its tokens mean the same to the server, as far as is known now."""
         return self.drafter if self.drafter is not None and self._speaks_alike(self.drafter) else None
+
+    def tries(self, window: Window) -> bool:
+        """Return whether to let the drafter read the next answer's prompt, which costs the device as much as drafting.
+
+        Yes while a window is predicted to pay, by what was measured so far or because nothing was. Otherwise only now
+        and then, to find out whether that has changed: after 1 answer without, 2, 4, and so on to 16.
+
+        Args:
+            window: a new one, as for the answer. It must choose 0 where drafting does not pay.
+        """
+        seen = Seen()
+        self.estimates.fill(seen)
+        window.choose(seen)  # a smoothed window takes two steps to go on alone
+        if window.choose(seen) > 0:
+            self._left, self._pause = 0, _FIRST_PAUSE
+            return True
+        if self._left > 0:
+            self._left -= 1
+            return False
+        self._left, self._pause = self._pause, min(2 * self._pause, _LONGEST_PAUSE)
+        return True
 
     def _speaks_alike(self, drafter: Drafter) -> bool:
         if self.facts is None:

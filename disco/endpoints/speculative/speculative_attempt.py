@@ -48,6 +48,7 @@ class SpeculativeAttempt(Attempt):
         ask: asks the server what it is.
         drafter: None where nothing is to be drafted.
         window: makes the window of the answer.
+        always: whether to draft whatever is predicted.
         parallel: windows in flight.
         verifier: makes the connection to the verify server.
         plain: opens the server's own attempt.
@@ -57,6 +58,7 @@ class SpeculativeAttempt(Attempt):
 
     # Mutable: everything below the blank line.
     __slots__ = (
+        "_always",
         "_ask",
         "_closed",
         "_drafter",
@@ -88,6 +90,7 @@ class SpeculativeAttempt(Attempt):
         ask: Callable[[], Awaitable[VerifierFacts | None]],
         drafter: Drafter | None,
         window: Callable[[], Window],
+        always: bool,
         parallel: int,
         verifier: VerifierOf,
         plain: Callable[[], Attempt],
@@ -101,6 +104,7 @@ class SpeculativeAttempt(Attempt):
         self._ask = ask
         self._drafter = drafter
         self._window = window
+        self._always = always
         self._parallel = parallel
         self._verifier_of = verifier
         self._open_plain = plain
@@ -249,6 +253,9 @@ class SpeculativeAttempt(Attempt):
         if self._closed:  # by another task, while the server was asked what it is
             raise StopAsyncIteration
         request, prefix = self._request, self._prefix
+        may_draft = drafter is not None and request.drafts != 0
+        if not may_draft or not (self._always or self._pairing.tries(self._window())):
+            drafter = None
         limit = request.max_tokens
         params = dict(request.params)
         if limit is not None and not any(params.get(name) is not None for name in _LIMITS):
@@ -267,7 +274,7 @@ class SpeculativeAttempt(Attempt):
             self._window(),
             parallel=self._parallel,
             estimates=self._pairing.estimates,
-            has_drafter=drafter is not None and request.drafts != 0,
+            has_drafter=drafter is not None,
             # Text that has to be written again does not count towards the limit.
             limit=None if limit is None or prefix.withheld else max(1, limit - prefix.tokens),
         )
@@ -278,7 +285,7 @@ class SpeculativeAttempt(Attempt):
             verifier=verifier,
             key=secrets.token_hex(16),
             opening=opening,
-            drafter=drafter if request.drafts != 0 else None,
+            drafter=drafter,
             vocabulary=facts.vocabulary,
             drafts=request.drafts,
             name=self._name,

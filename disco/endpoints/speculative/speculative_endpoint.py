@@ -33,6 +33,11 @@ class SpeculativeEndpoint(Endpoint):
     drafter's tokens mean the same to it. Where not, or where rounds do not serve the request, the server's own attempt
     answers. What lasts is in the `Pairing`.
 
+    Unless `always`, drafting has to pay by what was measured. The first answers find out, at little cost: while the
+    server writes alone, drafts are made and not sent. An answer for which they promise too much takes at most as long
+    as three rounds more than by the server alone, and the next ones no longer (`tests/endpoints/speculative/test_auto`).
+    Where it does not pay, most answers are not even read by the drafter (`Pairing.tries`).
+
     Args:
         server: the server.
         pairing: what is known about it.
@@ -63,6 +68,7 @@ class SpeculativeEndpoint(Endpoint):
         self.pairing = pairing
         self._drafter = pairing.drafts()
         self._parallel = parallel
+        self._always = always
         self._window = window_for(
             window, most=max_window, parallel=parallel, min_gain=None if always else min_gain
         )
@@ -134,6 +140,7 @@ class SpeculativeEndpoint(Endpoint):
             ask=self.ask,
             drafter=self._drafter,
             window=self._window,
+            always=self._always,
             parallel=self._parallel,
             verifier=self._verifier_of,
             plain=plain,

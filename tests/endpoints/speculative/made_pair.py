@@ -139,12 +139,14 @@ class SlowDrafter(Drafter):
     hangs: bool = False
     name: str = "device"
     open_ones: int = 0
+    opens: int = 0
     drafts: int = 0
 
     def open(self, *, seed: int, sampling: Mapping[str, Any]) -> Drafting:
         assert seed == 7
         assert sampling["temperature"] == 0.8
         self.open_ones += 1
+        self.opens += 1
         return _SlowDrafting(self)
 
 
