@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 import anyio
 import anyio.abc
 
-from disco.endpoints.drafter import Drafter, Drafting, DraftOrder
+from disco.endpoints.drafter import Drafted, Drafter, Drafting, DraftOrder
 from disco.endpoints.speculative.answer_deltas import deltas_of
 from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError
 from disco.events import Delta, Traffic, Usage
@@ -19,7 +19,7 @@ from disco.speculate.effects import Draft, Effect, Fail, Finish, Send, StopDraft
 from disco.speculate.messages import Opening, Round, Verdict
 from disco.speculate.rounds import Rounds
 
-__all__ = ["RoundsRun", "Verifier"]
+__all__ = ["RoundsRun", "Verifier", "joined"]
 
 _AGAIN_AFTER_S: Final = (0.03, 0.2)  # before a round whose reply was lost counts as failed
 _RELEASE_S: Final = 1.0  # without word of it, the server lets the answer go after a while
@@ -116,6 +116,7 @@ class RoundsRun:
     _fruitless: int = 0
     _prompt: tuple[int, ...] | None = None
     _prompt_came: anyio.Event = field(default_factory=anyio.Event)
+    _verdict_came: anyio.Event = field(default_factory=anyio.Event)
     _drafting: Drafting | None = None
     _read_usage: Usage = field(default_factory=Usage)  # of the drafter, once it had read the prompt
     _order: Draft | None = None  # not begun
@@ -338,6 +339,7 @@ class RoundsRun:
     def _take(self, verdict: Verdict) -> None:
         self._opened = True
         self.work.learn(verdict)
+        self._verdict_came.set()
         if verdict.prompt_ids is not None and self._prompt is None:
             self._prompt = verdict.prompt_ids
             self._prompt_came.set()
@@ -355,6 +357,9 @@ class RoundsRun:
                 drafting = self._drafting = drafter.open(seed=self.opening.seed, sampling=sampling)
                 await self._prompt_came.wait()
                 assert self._prompt is not None
+                while drafting.busy:  # reading would displace what another answer is drafted from
+                    self._verdict_came = anyio.Event()
+                    await self._verdict_came.wait()
                 await drafting.read(self._prompt)
                 self._read_usage = drafting.usage
                 self._do(self.rounds.drafter_ready(anyio.current_time()))
@@ -362,11 +367,31 @@ class RoundsRun:
         self._do(self.rounds.failed(anyio.current_time(), "drafter"))
 
     async def _draft_on(self, drafting: Drafting) -> None:
+        behind: tuple[int, tuple[int, ...]] | None = None  # what the drafter has yet to drop and read
         while True:
             while (order := self._order) is None:
                 self._ordered = anyio.Event()
                 await self._ordered.wait()
             self._order = None
-            asked = DraftOrder(order.number, order.keep, order.append, order.count, order.stop_below)
-            drafted = await drafting.draft(asked)
+            keep, append = order.keep, order.append
+            if behind is not None:
+                keep, append = joined(behind, keep, append)
+            if drafting.busy:  # with other requests: no token would come in time, and theirs would come later
+                behind = keep, append
+                drafted = Drafted(order.number, (), 0.0)
+            else:
+                behind = None
+                drafted = await drafting.draft(
+                    DraftOrder(order.number, keep, append, order.count, order.stop_below)
+                )
             self._do(self.rounds.drafted(anyio.current_time(), order.number, drafted.ids, drafted.took_s))
+
+
+def joined(
+    before: tuple[int, tuple[int, ...]], keep: int, append: tuple[int, ...]
+) -> tuple[int, tuple[int, ...]]:
+    """Return what to keep and to append in the place of two such steps, one behind the other."""
+    kept_before, appended_before = before
+    if keep <= kept_before:
+        return keep, append
+    return kept_before, (*appended_before[: keep - kept_before], *append)

@@ -35,8 +35,8 @@ class SpeculativeEndpoint(Endpoint):
 
     Unless `always`, drafting has to pay by what was measured. The first answers find out, at little cost: while the
     server writes alone, drafts are made and not sent. An answer for which they promise too much takes at most as long
-    as three rounds more than by the server alone, and the next ones no longer (`tests/endpoints/speculative/test_auto`).
-    Where it does not pay, most answers are not even read by the drafter (`Pairing.tries`).
+    as three rounds more than by the server alone, and the next ones no longer. tests/endpoints/speculative/test_auto.py
+    checks that. Where it does not pay, most answers are not even read by the drafter (`Pairing.tries`).
 
     Args:
         server: the server.

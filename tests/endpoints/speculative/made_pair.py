@@ -140,6 +140,7 @@ class SlowDrafter(Drafter):
     name: str = "device"
     open_ones: int = 0
     opens: int = 0
+    busy: bool = False  # with other requests; drafting would now displace theirs
     drafts: int = 0
 
     def open(self, *, seed: int, sampling: Mapping[str, Any]) -> Drafting:
@@ -189,6 +190,10 @@ class _SlowDrafting(Drafting):
 
     def stop(self) -> None:
         self.broken_off.set()
+
+    @property
+    def busy(self) -> bool:
+        return self.of.busy
 
     @property
     def usage(self) -> Usage:

@@ -18,8 +18,11 @@ from endpoints.speculative.made_pair import (
     SlowDrafter,
     SlowVerifier,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 
 from disco.endpoints.drafter import NgramDrafter
+from disco.endpoints.speculative.rounds_run import joined
 from disco.errors import EndpointFailure, FailureKind
 from disco.events import Delta, Ended, SeamReport
 from disco.request import Prefix, Request
@@ -149,6 +152,42 @@ async def test_no_draft_is_no_event(drafter):
     if drafter.vocabulary == "another":
         assert [name for name, _ in usage.shares] == ["server"]
         assert not pair.verifier.asked[0].wants_prompt
+
+
+async def test_a_drafter_that_others_use_is_left_to_them():
+    """It neither reads nor drafts meanwhile, and then goes on where the answer is."""
+    pair = Pair()
+    drafter, seen = pair.drafter, []
+    drafter.busy = True
+
+    async def others() -> None:
+        for busy_s, free_s in ((0.3, 0.2), (0.2, 0.1), (0.1, 0.5)):
+            drafter.busy, before = True, drafter.drafts
+            await anyio.sleep(busy_s)
+            seen.append(drafter.drafts - before)
+            drafter.busy, before = False, drafter.drafts
+            await anyio.sleep(free_s)
+            seen.append(drafter.drafts - before)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(others)
+        text, ids, _, _, report, took_s = await answer_of(pair)
+        group.cancel_scope.cancel()
+    assert (text, ids) == (ANSWER, TARGET)
+    assert took_s < ALONE_S
+    assert (seen[0], seen[2]) == (0, 0)
+    assert seen[1] > 1
+    assert report.accepted > 5
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.lists(st.integers(0, 3), max_size=4).map(tuple)), min_size=1))
+def test_steps_that_a_drafter_missed_are_one_step(steps):
+    whole, both = [7] * 9, None
+    for wanted, append in steps:
+        keep = min(wanted, len(whole))
+        whole = [*whole[:keep], *append]
+        both = (keep, append) if both is None else joined(both, keep, append)
+    assert [*[7] * both[0], *both[1]] == whole
 
 
 async def test_an_n_gram_drafter_needs_no_vocabulary_and_costs_nothing():

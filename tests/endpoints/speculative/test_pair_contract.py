@@ -23,7 +23,7 @@ from disco.endpoints.speculative.pairing import Pairing
 from disco.endpoints.speculative.verifier_client import verifier_facts
 from disco.server.verifier import EngineEndpoint
 from tests.endpoints import conformance_assist, conformance_writing  # noqa: F401 - their checks enter CHECKS
-from tests.endpoints.conformance import CHECKS, Check, Subject, ask, first_content
+from tests.endpoints.conformance import CHECKS, Check, Subject, ask, collect, complete, first_content, text_of
 
 pytestmark = pytest.mark.real
 
@@ -98,3 +98,33 @@ def test_answers_that_are_given_up_hold_no_place(served: Served, thread_model: L
                     await anyio.sleep(0.02)
 
     anyio.run(main)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("device_tokens", "drafts"),
+    [(2048, True), (64, True), (24, False)],
+    ids=["ends behind the server's context", "ends in mid-answer", "is too small for the prompt"],
+)
+def test_the_contexts_of_both_end_as_they_do_alone(device_tokens: int, drafts: bool) -> None:
+    """The server's ends the answer; the drafter's ends the drafts, and is no error."""
+    engine = VerifyEngine("smollm2-135m", slots=1, context_tokens=96, threads=1)
+    local = EngineEndpoint(engine, name="verifier")
+    device = LlamaCppEndpoint(name="device", context_tokens=device_tokens, threads=1)
+    request = ask("Count from one to a hundred, in words.", max_tokens=None)
+
+    async def main() -> None:
+        async with pair(small, device) as made:
+            async with made.open(request) as attempt:
+                batches, ended = await collect(attempt)
+            alone, _, end, _ = await complete(made.server, request)
+            assert (text_of(batches), ended.finish_reason) == (alone, end.finish_reason)
+            assert ended.finish_reason == "length"
+            used = attempt.usage
+            assert used.prompt_tokens + used.completion_tokens >= 95
+            assert (attempt.speculation.drafted > 0) == drafts
+            assert attempt.speculation.alone_tokens + attempt.speculation.distributed_tokens > 20
+        await device.aclose()
+
+    with serving(lambda **more: AsyncDisco(local=local, policy="private", **more), verifier=engine) as small:
+        anyio.run(main)

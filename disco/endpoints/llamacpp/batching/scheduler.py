@@ -43,7 +43,8 @@ class Limits:
     Attributes:
         hold_s: how long an answer that asks for nothing keeps its slot while others wait, s.
         forget_s: how long an answer is kept whose client is not heard of, s.
-        answers: how many are kept, those that have ended included.
+        answers: how many are kept, those that have ended included. Beyond these, the next one takes the place of one
+            that has ended, or that was not heard of for `hold_s`.
         waiting: at how many rounds in work, or waiting for a slot, no new answer is begun.
     """
 
@@ -156,10 +157,10 @@ class Scheduler:
 
     def _open(self, key: str, order: Order, now: float) -> Answer:
         while len(self._answers) >= self._limits.answers:
-            ended = next((one for one in self._answers.values() if one.finish_reason is not None), None)
-            if ended is None:
+            left = self._least_missed(now)
+            if left is None:
                 raise self._too_busy(f"it keeps {len(self._answers):,} answers")
-            self._forget(ended, AnswerLost(), now)
+            self._forget(left, AnswerLost(), now)
         keyed = Keyed(order.seed, deque(order.ids))
         answer = Answer(key, AnswerModel(self._model, keyed), keyed, now)
         answer.job = order.make(answer)
@@ -167,6 +168,15 @@ class Scheduler:
             answer.finish_reason = "length"
         self._answers[key] = answer
         return answer
+
+    def _least_missed(self, now: float) -> Answer | None:
+        """Return an answer that has ended, else that not heard of for longest: its client can open it again."""
+        ended = next((one for one in self._answers.values() if one.finish_reason is not None), None)
+        if ended is not None:
+            return ended
+        oldest = next(iter(self._answers.values()))
+        is_idle = oldest.active is None and not oldest.asked and oldest.heard_s + self._limits.hold_s <= now
+        return oldest if is_idle else None
 
     def _too_busy(self, why: str) -> EndpointFailure:
         message = (

@@ -78,7 +78,10 @@ class ModelWorker:
 
     def occupied_beside(self, job: Job | None) -> bool:
         """Return whether a resident job would wait for other jobs now."""
-        return self.waiting > (job is not None and job is self._running)
+        runs = (
+            job is not None and job is self._running
+        )  # looked at first: it may end while the others are counted
+        return self.waiting > runs
 
     def submit(self, job: Job) -> None:
         """Queue a job.

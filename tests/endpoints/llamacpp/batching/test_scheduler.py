@@ -326,6 +326,11 @@ def test_there_is_a_limit_on_answers_and_on_those_that_wait():
     (failure,) = refused.reply.items
     assert isinstance(failure, EndpointFailure)
     assert (failure.kind, "3 answers" in str(failure.error)) == (FailureKind.RATE_LIMIT, True)
+    bench.wait(5.0)  # clients that were not heard of for a while do not keep others out
+    assert bench.verdict(4, 0, 0, prompt=PROMPT).ids
+    assert bench.lost(bench.ask(1, 1, 1))
+    bench.wait(5.0)
+    assert bench.verdict(2, 1, 1).ids
     bench = Bench(FakeModel(slots=1), Limits(waiting=2))
     for key in (1, 2):
         bench.ask(key, 0, 0, prompt=PROMPT, alone=5, run=False)
