@@ -171,6 +171,34 @@ async def test_a_model_that_was_replaced_before_the_answer_is_found_out(verifies
         await pairing.aclose()
 
 
+async def test_closing_while_the_server_is_asked_what_it_is_begins_nothing(monkeypatch):
+    async with verify_server() as served, client_of(served) as sdk:  # it has no chat, so it is asked
+        pairing, asked, goes_on = Pairing(None), anyio.Event(), anyio.Event()
+        real = pairing.ask
+
+        async def ask(client: openai.AsyncOpenAI) -> Any:
+            asked.set()
+            await goes_on.wait()
+            return await real(client)
+
+        monkeypatch.setattr(pairing, "ask", ask)
+        attempt = SpeculativeEndpoint(OpenAIEndpoint(client=sdk), pairing).open(REQUEST)
+
+        async def read() -> None:
+            async for _ in attempt:
+                pytest.fail("it was closed")
+
+        with anyio.fail_after(5):
+            async with anyio.create_task_group() as group:
+                group.start_soon(read)
+                await asked.wait()
+                await attempt.aclose()
+                goes_on.set()
+        assert served.paths[-1] == "/v1/disco/verifier"
+        assert not served.rounds
+        await pairing.aclose()
+
+
 @pytest.mark.parametrize("dies_after", [0, 1, 5, 20])
 async def test_a_server_that_is_gone_is_a_connection_failure(dies_after):
     async with verify_server(dies_after=dies_after) as served, client_of(served) as sdk:
