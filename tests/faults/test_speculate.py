@@ -1,6 +1,7 @@
 """A pair of drafter and verify server, where one of them dies, in every phase of a round: whole answers, exact ledgers.
 
-Here the server and the drafter are scripts, on real connections; `tests/endpoints/speculative/test_killed.py` kills real ones.
+Here the server and the drafter are scripts, on real connections; `tests/endpoints/speculative/test_killed.py` kills
+real ones.
 """
 
 from __future__ import annotations

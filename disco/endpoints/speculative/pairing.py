@@ -16,15 +16,14 @@ from disco.endpoints.speculative.verifier_client import verifier_facts
 from disco.speculate.effects import Effect
 from disco.speculate.estimates import Estimates
 from disco.speculate.messages import VerifierFacts
-from disco.speculate.seen import Seen, VerifyCurve
+from disco.speculate.seen import VerifyCurve
+from disco.speculate.trying import Trying
 from disco.speculate.windows.contract import Window
 
 __all__ = ["Pairing"]
 
 _KEEP_S: Final = 600.0  # a server may be replaced by another one
 _KEEP_UNREACHED_S: Final = 30.0
-_FIRST_PAUSE: Final = 1
-_LONGEST_PAUSE: Final = 16
 
 
 class Pairing:
@@ -52,8 +51,7 @@ class Pairing:
         self.watch: Callable[[Effect], object] | None = None
         self.has_chat: bool | None = None
         self._until = 0.0  # when what is known has to be asked again
-        self._left = 0  # answers before drafting is tried again
-        self._pause = _FIRST_PAUSE
+        self._trying = Trying()
         self._asking: anyio.Event | None = None
 
     @property
@@ -106,17 +104,7 @@ class Pairing:
         Args:
             window: a new one, as for the answer. It must choose 0 where drafting does not pay.
         """
-        seen = Seen()
-        self.estimates.fill(seen)
-        window.choose(seen)  # a smoothed window takes two steps to go on alone
-        if window.choose(seen) > 0:
-            self._left, self._pause = 0, _FIRST_PAUSE
-            return True
-        if self._left > 0:
-            self._left -= 1
-            return False
-        self._left, self._pause = self._pause, min(2 * self._pause, _LONGEST_PAUSE)
-        return True
+        return self._trying.tries(self.estimates, window)
 
     def _speaks_alike(self, drafter: Drafter) -> bool:
         if self.facts is None:

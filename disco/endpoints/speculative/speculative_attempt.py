@@ -18,10 +18,10 @@ from disco.endpoints.speculative.verifier_client import MODEL_CHANGED, NO_VERIFI
 from disco.errors import EndpointFailure
 from disco.events import Ended, Progress, SeamReport, SpeculationReport, Traffic, Usage
 from disco.request import Prefix, Request
+from disco.speculate.accounts import report_of, usage_of
 from disco.speculate.coupled import SEEDS
 from disco.speculate.messages import Opening, VerifierFacts
 from disco.speculate.rounds import Rounds
-from disco.speculate.tally import Tally
 from disco.speculate.windows.contract import Window
 
 __all__ = ["SpeculativeAttempt", "VerifierOf"]
@@ -157,13 +157,9 @@ class SpeculativeAttempt(Attempt):
         work, drafter, guessed = run.work, self._drafter, run.drafter_usage
         prompt = work.prompt_tokens or estimated_tokens(self._request, self._prefix)
         written = max(work.completion_tokens, sum(run.rounds.tally.tokens.values()))
-        cached, rejected = min(work.cached_tokens, prompt), work.rejected_tokens
-        server = Usage(prompt, written + rejected, cached, drafted=(0, rejected, 0))
-        shares = [(self._name, server)]
-        if drafter is not None and (guessed.prompt_tokens or guessed.completion_tokens):
-            counts = guessed.prompt_tokens, guessed.completion_tokens, guessed.cached_tokens
-            shares.append((drafter.name, Usage(*counts, drafted=counts)))
-        return Usage(prompt, written, cached, shares=tuple(shares))
+        server = Usage(prompt, written, min(work.cached_tokens, prompt))
+        name = None if drafter is None else drafter.name
+        return usage_of(self._name, server, work.rejected_tokens, name, guessed)
 
     @property
     def traffic(self) -> Traffic:
@@ -186,7 +182,7 @@ class SpeculativeAttempt(Attempt):
     @property
     def speculation(self) -> SpeculationReport | None:
         run = self._run
-        return None if run is None else _report(run.rounds.tally, run.work.rejected_tokens)
+        return None if run is None else report_of(run.rounds.tally, run.work.rejected_tokens)
 
     async def _next(self) -> Event:
         if self._run is None and self._plain is None:
@@ -316,23 +312,3 @@ def _changed_fields(prefix: Prefix, vocabulary: str | None) -> Mapping[str, Any]
     if given["ids"] is not None:
         given["ids"] = list(given["ids"])
     return {name: value for name, value in given.items() if value != getattr(empty, name)}
-
-
-def _report(tally: Tally, rejected: int) -> SpeculationReport:
-    return SpeculationReport(
-        rounds=tally.rounds,
-        drafted=tally.drafted,
-        judged=tally.judged,
-        accepted=tally.accepted,
-        rejected=max(rejected, tally.rejected),
-        windows=tuple(sorted(tally.windows.items())),
-        distributed_tokens=tally.tokens["distributed"],
-        alone_tokens=tally.tokens["alone"],
-        late=tally.late,
-        switches=tally.switches,
-        retries=tally.retries,
-        draft_s=tally.draft_s,
-        wire_s=tally.wire_s,
-        queue_s=tally.queue_s,
-        verify_s=tally.verify_s,
-    )

@@ -9,7 +9,6 @@ from typing import Any, Final, Literal
 from disco.endpoints.contract import Capabilities, Endpoint
 from disco.endpoints.drafter import Drafter
 from disco.endpoints.openai_api import OpenAIEndpoint
-from disco.endpoints.speculative.answer_window import window_for
 from disco.endpoints.speculative.pairing import Pairing
 from disco.endpoints.speculative.rounds_run import Verifier
 from disco.endpoints.speculative.speculative_attempt import SpeculativeAttempt, VerifierOf
@@ -17,6 +16,7 @@ from disco.endpoints.speculative.verifier_client import VerifierClient
 from disco.plan import PromptSize, Reach
 from disco.request import Prefix, Request
 from disco.speculate.messages import Opening, VerifierFacts
+from disco.speculate.windows.answer_windows import window_for
 
 __all__ = ["SpeculativeEndpoint"]
 
