@@ -27,7 +27,7 @@ from disco.replay.papers.dsd.dsd_run import (
     Point,
 )
 from disco.replay.papers.dsd.paper_fleets import paper_fleet
-from disco.replay.papers.dsd.printed_figures import (
+from disco.replay.papers.dsd.printed_values import (
     ADAPTIVE,
     CONFIGURATIONS,
     DATASETS,

@@ -10,7 +10,7 @@ from disco.replay.fleet.results.fleet_figures import FleetFigures, fleet_figures
 from disco.replay.fleet.simulation.fleet_simulator import simulate_fleet
 from disco.replay.papers.dsd.calibrated import DATA, DataSet
 from disco.replay.papers.dsd.paper_fleets import paper_fleet
-from disco.replay.papers.dsd.printed_figures import CONFIGURATIONS, STATIC, printed
+from disco.replay.papers.dsd.printed_values import CONFIGURATIONS, STATIC, printed
 
 __all__ = ["calibrate", "loop_tokens"]
 

@@ -19,7 +19,7 @@ from disco.replay.papers.dsd.dsd_run import (
     ROUND_TRIPS_MS,
     DsdResult,
 )
-from disco.replay.papers.dsd.printed_figures import (
+from disco.replay.papers.dsd.printed_values import (
     ADAPTIVE,
     CONFIGURATIONS,
     DATASETS,

@@ -17,7 +17,7 @@ from disco.replay.papers.dsd.dsd_run import (
     DsdResult,
 )
 from disco.replay.papers.dsd.dsd_tables import dsd_tables, table2
-from disco.replay.papers.dsd.printed_figures import (
+from disco.replay.papers.dsd.printed_values import (
     ADAPTIVE,
     CONFIGURATIONS,
     DATASETS,

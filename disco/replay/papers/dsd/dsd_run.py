@@ -13,10 +13,10 @@ from disco.errors import ConfigurationError
 from disco.replay.fleet.costs.predictor_errors import Errors, load_profile, predictor_errors
 from disco.replay.fleet.results.fleet_figures import fleet_figures
 from disco.replay.fleet.simulation.fleet_simulator import simulate_fleet
-from disco.replay.papers.dsd.assumptions import ASSUMED
 from disco.replay.papers.dsd.calibrated import DATA
+from disco.replay.papers.dsd.fleet_assumptions import ASSUMED
 from disco.replay.papers.dsd.paper_fleets import paper_fleet
-from disco.replay.papers.dsd.printed_figures import (
+from disco.replay.papers.dsd.printed_values import (
     ADAPTIVE,
     CONFIGURATIONS,
     DATASETS,

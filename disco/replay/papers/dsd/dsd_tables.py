@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from disco.replay.papers.dsd.assumptions import ASSUMED
 from disco.replay.papers.dsd.dsd_claims import claims, contradictions, crossover_ms
 from disco.replay.papers.dsd.dsd_run import (
     ALONE,
@@ -20,7 +19,8 @@ from disco.replay.papers.dsd.dsd_run import (
     DsdResult,
     Point,
 )
-from disco.replay.papers.dsd.printed_figures import (
+from disco.replay.papers.dsd.fleet_assumptions import ASSUMED
+from disco.replay.papers.dsd.printed_values import (
     CONFIGURATIONS,
     CROSSOVER_MS,
     DATASETS,
