@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,12 +25,12 @@ _PAUSE = 3.0  # a draft that took so many times the median was interrupted by an
 
 
 class WatchedDrafter(Drafter):
-    """A drafter whose drafts are timed. Mutable: `drafts`, (ordered, drafted, seconds)."""
+    """A drafter whose drafts are timed. Mutable: `drafts`, (ordered, drafted, seconds, when it ended)."""
 
     def __init__(self, inner: Drafter) -> None:
         self.name = inner.name
         self._inner = inner
-        self.drafts: list[tuple[int, int, float]] = []
+        self.drafts: list[tuple[int, int, float, float]] = []
 
     @property
     def vocabulary(self) -> str | None:
@@ -47,7 +48,7 @@ class WatchedDrafter(Drafter):
 
 
 class _WatchedDrafting(Drafting):
-    def __init__(self, inner: Drafting, drafts: list[tuple[int, int, float]]) -> None:
+    def __init__(self, inner: Drafting, drafts: list[tuple[int, int, float, float]]) -> None:
         self._inner, self._drafts = inner, drafts
 
     async def read(self, prompt_ids: Sequence[int]) -> None:
@@ -55,7 +56,7 @@ class _WatchedDrafting(Drafting):
 
     async def draft(self, order: DraftOrder) -> Drafted:
         drafted = await self._inner.draft(order)
-        self._drafts.append((order.count, len(drafted.ids), drafted.took_s))
+        self._drafts.append((order.count, len(drafted.ids), drafted.took_s, time.perf_counter()))
         return drafted
 
     def stop(self) -> None:
@@ -125,10 +126,22 @@ class Terms:
     accepted: int = 0
 
     def add(
-        self, carried: Sequence[Carried], drafts: Sequence[tuple[int, int, float]], window: int, least: int
+        self,
+        carried: Sequence[Carried],
+        drafts: Sequence[tuple[int, int, float, float]],
+        window: int,
+        least: int,
     ) -> None:
-        """Add what one answer showed; for times only drafts of full size count, and windows of at least `least`."""
-        self.drafts += [took_s / made for asked, made, took_s in drafts if made == asked == window]
+        """Add what one answer showed; for times only drafts of full size count, and windows of at least `least`.
+
+        Drafts before the first verdict on a window do not count: shadows are made while the target computes.
+        """
+        began_s = min((one.came_s for one in carried if not one.alone), default=float("inf"))
+        self.drafts += [
+            took_s / made
+            for asked, made, took_s, ended_s in drafts
+            if made == asked == window and ended_s > began_s
+        ]
         for one in carried:
             verdict = one.verdict
             if one.alone or not verdict.ids:
