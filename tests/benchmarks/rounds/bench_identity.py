@@ -10,8 +10,8 @@ two best scores is printed: logits at temperature 0, else logits over temperatur
 if the gap is below the noise of windows: by how much the distance of the two best logits changes when the same rows are
 computed in windows, or beside other answers; that is measured here, too.
 
-The windows "dynamic" and "optimal" are forced to draft at least one token. "adaptive" needs its weights. The draft
-"none" is the target alone again, but 8 answers at once.
+Windows that choose are forced to draft at least one token. Where "adaptive" has no weights, "optimal" and "dynamic"
+stand for it. The draft "none" is the target alone again, but 8 answers at once.
 
 Results are added to a file of JSON lines, and answers found there are not asked for again. So a run may be stopped, and
 go on with more prompts: begin with --prompts 8. --report only compares what is there.
@@ -36,11 +36,15 @@ from helpers.measuring import options
 from near_ties import Lab, Noise
 from pair_lab import KEY, Asked, ask, device, drafter_of, model_file, prompts, verify_server
 
+import disco.speculate
 from disco.endpoints.drafter import NgramDrafter
 from disco.endpoints.openai_api import OpenAIEndpoint
 from disco.endpoints.speculative.pairing import Pairing
 
 ALONE = ("none", "0")
+# What stands for "adaptive" while it has no weights.
+HAS_WEIGHTS = (Path(disco.speculate.__path__[0]) / "data" / "awc.json").is_file()
+ADAPTIVE = ["adaptive"] if HAS_WEIGHTS else ["optimal", "dynamic"]
 
 
 @dataclass(frozen=True)
@@ -320,7 +324,7 @@ if __name__ == "__main__":
             tokens=(64, "most tokens of an answer"),
             targets=(["F16", "Q8_0"], "kinds of weights, such as F16, Q8_0, Q4_0, F32"),
             drafts=(["none", "n-gram", "Q8_0", "Q4_0", "Q2_K"], "drafts"),
-            windows=(["4", "8", "1", "optimal", "dynamic"], "windows; 0 is always run"),
+            windows=(["4", "8", "1", *ADAPTIVE], "windows; 0 is always run"),
             temperatures=([0.0, 0.8], "temperatures"),
             out=("identity.jsonl", "file of answers, added to"),
             json=("", "file for the figures"),
