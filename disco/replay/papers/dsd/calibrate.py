@@ -15,7 +15,7 @@ from disco.replay.papers.dsd.printed_values import CONFIGURATIONS, STATIC, print
 __all__ = ["calibrate", "loop_tokens"]
 
 _COLUMN: Final = 1
-_STEPS: Final = 7
+_STEPS: Final = 8
 
 
 def loop_tokens(dataset: str, configuration: int = _COLUMN, window: str = STATIC) -> float:
@@ -25,12 +25,15 @@ def loop_tokens(dataset: str, configuration: int = _COLUMN, window: str = STATIC
     return (1e3 * drafters / cell.requests_per_s - cell.ttft_ms) / cell.tpot_ms
 
 
-def calibrate(*, seeds: int = 2, answers: float = 4.0) -> tuple[tuple[float, float], dict[str, DataSet]]:
+def calibrate(
+    *, seeds: int = 2, answers: float = 2.5, share: float = 0.3
+) -> tuple[tuple[float, float], dict[str, DataSet]]:
     """Return admission (ms, ms per token of the prompt) and the data sets with L and acceptance.
 
     Args:
         seeds: runs of each step, whose means are compared with the column.
         answers: see `paper_fleet`.
+        share: of each answer's tokens that is simulated, as in `run_dsd`.
     """
     found: dict[str, DataSet] = {}
     without: dict[str, float] = {}
@@ -40,25 +43,26 @@ def calibrate(*, seeds: int = 2, answers: float = 4.0) -> tuple[tuple[float, flo
         low, high = 0.3, 0.99
         for _ in range(_STEPS):
             middle = (low + high) / 2
-            runs = _runs(replace(data, acceptance=middle), seeds, answers)
+            runs = _runs(replace(data, acceptance=middle), seeds, answers, share)
             if fmean(run.tpot_ms.mean for run in runs) > wanted.tpot_ms:
                 low = middle
             else:
                 high = middle
         found[name] = replace(data, acceptance=round((low + high) / 2, 2))
-        runs = _runs(found[name], seeds, answers)
+        runs = _runs(found[name], seeds, answers, share)
         without[name] = wanted.ttft_ms - fmean(run.ttft_ms.mean for run in runs)
     short, long = "GSM8K", "CNN/DM"
     slope = (without[long] - without[short]) / (found[long].prompt_tokens - found[short].prompt_tokens)
     return (without[short] - slope * found[short].prompt_tokens, slope), found
 
 
-def _runs(data: DataSet, seeds: int, answers: float) -> list[FleetFigures]:
+def _runs(data: DataSet, seeds: int, answers: float, share: float) -> list[FleetFigures]:
+    part = replace(data, output_tokens=share * data.output_tokens)
     column = CONFIGURATIONS[_COLUMN]
     runs = []
     for seed in range(1, seeds + 1):
         scenario = paper_fleet(
-            data, drafters=column.drafters, rtt_ms=column.rtt_ms, answers=answers, seed=seed
+            part, drafters=column.drafters, rtt_ms=column.rtt_ms, answers=answers, seed=seed
         )
         runs.append(fleet_figures(scenario, simulate_fleet(scenario)))
     return runs

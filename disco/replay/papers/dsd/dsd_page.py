@@ -12,7 +12,6 @@ from disco.replay.papers.dsd.dsd_run import (
     DRAFTERS,
     FUSED,
     LOADS,
-    OPTIMAL,
     ROUND_TRIPS_MS,
     DsdResult,
 )
@@ -37,7 +36,6 @@ _LOOK: Final = {
     STATIC: Style("#868E96", "solid", "circle"),
     DYNAMIC: Style("#DD8500", "solid", "square"),
     ADAPTIVE: Style("#009E73", "solid", "diamond"),
-    OPTIMAL: Style("#7A5FC0", "dot", "star"),
     ALONE: Style("#0072B2", "dash", "triangle-up"),
     DISTRIBUTED: Style("#009E73", "solid", "circle"),
     FUSED: Style("#D9480F", "dash", "square"),
@@ -89,7 +87,7 @@ def _table2(result: DsdResult) -> Plot:
     for place, data in enumerate(DATASETS):
         frames[str(place)] = [
             _line(arm, columns, [result.table2[data, n, arm].cell.tpot_ms for n in CONFIGURATIONS])
-            for arm in (*WINDOWS, OPTIMAL, ALONE)
+            for arm in (*WINDOWS, ALONE)
         ] + [
             {
                 **_line(
