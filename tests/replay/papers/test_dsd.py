@@ -88,7 +88,7 @@ def test_the_calibration_finds_its_constants_again():
 
 @pytest.mark.slow
 def test_the_calibrated_column_is_met_and_nothing_else_was_fitted():
-    result = run_dsd(answers=4.0, share=1.0)
+    result = run_dsd()
     for name in DATASETS:
         ours, paper = result.table2[name, 1, STATIC].cell, printed(name, 1, STATIC)
         assert ours.tpot_ms == pytest.approx(paper.tpot_ms, rel=0.04)
