@@ -28,7 +28,11 @@ with contextlib.suppress(ImportError):  # the frameworks' environment has no hyp
 
     # Its clock of 0.2 s an example, and of 1 s for drawing the first ones, tell of the machine, not of the code.
     settings.register_profile(
-        "steady", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+        "steady",
+        max_examples=40,  # each run draws others
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+        print_blob=True,
     )
     settings.load_profile("steady")
     # For `make test-fast`: tests that do not say how many examples they draw draw fewer.

@@ -36,7 +36,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(params=["thread", "process"])
+@pytest.fixture(params=["thread", pytest.param("process", marks=pytest.mark.slow)])
 def model(request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue(f"{request.param}_model")
 

@@ -155,6 +155,7 @@ def test_both_models_write_mixed_answers_and_only_numbers_are_kept(texts, tmp_pa
     assert "mill" not in said.out + said.err + figures.read_text() + out.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_a_server_writes_and_judges_too(native_server, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))

@@ -41,6 +41,7 @@ def by_rounds(
             return ids, text, accepted
 
 
+@pytest.mark.slow
 @signals
 def test_a_verify_server_gives_one_answer_by_rounds_alone_and_as_a_chat():
     options = (

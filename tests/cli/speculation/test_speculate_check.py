@@ -227,6 +227,7 @@ async def test_a_drafter_with_another_vocabulary_is_refused_and_closed(monkeypat
         assert drafter.vocabulary is None
 
 
+@pytest.mark.slow
 @pytest.mark.real
 @signals
 def test_a_real_pair_is_proved_measured_and_judged(tmp_path: Path, capsys):

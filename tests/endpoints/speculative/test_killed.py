@@ -218,6 +218,7 @@ async def after_a_killed_drafter(
     assert rejected_of(answer.route) == report.rejected
 
 
+@pytest.mark.slow
 async def test_first_the_drafter_is_killed_and_then_the_server(thread_model, process_model, monkeypatch):
     with verify_server() as (process, url):
         async with pair(thread_model, url) as made:

@@ -142,6 +142,7 @@ def test_the_network_is_judged_on_fleets_it_was_not_trained_on(tiny, monkeypatch
         train_awc(fleets=3)
 
 
+@pytest.mark.slow
 def test_the_command_writes_weights_that_a_window_takes(tiny, tmp_path, capsys):
     out = tmp_path / "own.json"
     arguments = ["fleet", "train", "--fleets", "4", "--held-out", "4", "--epochs", "1", "--jobs", "1"]

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.real
 MODEL = "smollm2-135m"
 
 
+@pytest.mark.slow
 def test_a_model_agrees_with_itself_and_not_with_a_strangers_tokens():
     model = load_model(MODEL, threads=1, context_tokens=256)
     try:

@@ -109,9 +109,10 @@ async def alone(endpoint, opening):
 
 
 def plain(deltas):
-    """Deltas without the ids of calls, which are random."""
+    """Deltas without their positions, and without the ids of calls, which are random."""
     return [
-        {**one, "tool_calls": [{**call, "id": None} for call in one.get("tool_calls", ())]} for one in deltas
+        {**one, "at": None, "tool_calls": [{**call, "id": None} for call in one.get("tool_calls", ())]}
+        for one in deltas
     ]
 
 
@@ -124,6 +125,9 @@ async def rounds(engine, opening, draft_of=lambda _at: (), *, key=None, first=0,
         async with aclosing(engine.round(asked)) as verdicts:
             async for verdict in verdicts:
                 assert verdict.at == len(opening.ids) + len(ids)
+                places = [delta["at"] for delta in verdict.deltas]
+                assert places == sorted(places)
+                assert all(verdict.at <= at <= verdict.at + len(verdict.ids) for at in places)
                 ids += verdict.ids
                 deltas += verdict.deltas
         number += 1
