@@ -29,7 +29,7 @@ with contextlib.suppress(ImportError):  # the frameworks' environment has no hyp
     # Its clock of 0.2 s an example, and of 1 s for drawing the first ones, tell of the machine, not of the code.
     settings.register_profile(
         "steady",
-        max_examples=40,  # each run draws others
+        max_examples=30,  # each run draws others
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow],
         print_blob=True,

@@ -62,6 +62,7 @@ def test_route_record_shows_both_attempts_of_a_race(tmp_path):
     assert record["cost_usd"] == pytest.approx(sum(a["cost"] for a in attempts))
 
 
+@pytest.mark.slow
 def test_record_and_replay_gives_back_what_was_measured(tmp_path):
     printed = run("record_and_replay.py", tmp_path)
     rows = re.findall(r"^(\S+|\(as measured\)) +([0-9.]+) s +([0-9.]+) µ\$$", printed, flags=re.MULTILINE)
@@ -79,6 +80,7 @@ def test_redaction_shows_what_is_sent(tmp_path):
     assert not re.search(r"\[(EMAIL|CUSTOMER)_\d\]", answer)
 
 
+@pytest.mark.slow
 def test_notebook_style_runs_from_cell_to_cell(tmp_path):
     answer, _, rest = run("notebook_style.py", tmp_path).partition("\ndevice, ")
     figures, _, stories = rest.strip().partition("\n\n")

@@ -110,6 +110,7 @@ def test_a_question_that_does_not_fit_the_model_is_an_error_in_words(texts, tmp_
     assert "context" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_numbers_are_kept_and_a_run_goes_on_where_it_ended(texts, tmp_path, capsys):
     pytest.importorskip("llama_cpp")

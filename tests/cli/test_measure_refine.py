@@ -91,6 +91,7 @@ def test_another_file_is_no_table(texts):
         load_refine_table(texts)
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_every_arm_is_measured(texts, tmp_path, capsys):
     pytest.importorskip("llama_cpp")

@@ -175,6 +175,7 @@ def test_the_server_gives_nothing_away(process, tmp_path):
     assert found_under(tmp_path, SECRETS | TEXTS) == []
 
 
+@pytest.mark.slow
 def test_a_chat_in_the_terminal_keeps_no_words(process, tmp_path):
     policy, stdout = tmp_path / "policy.toml", tmp_path / "stdout"
     policy.write_text('[dispatch]\npolicy = "server_only"\n')

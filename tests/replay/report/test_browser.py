@@ -79,6 +79,7 @@ def test_every_plot_is_drawn_and_a_name_that_is_markup_neither_runs_nor_breaks_t
     assert INK["dark"] in plots["timeline"]
 
 
+@pytest.mark.slow
 def test_scenarios_and_budgets_can_be_chosen(tmp_path):
     """Driven by a script at the end of the page, which itself may not raise."""
     text = to_html(reports.without_moves())

@@ -199,6 +199,7 @@ async def test_answers_through_rounds_are_those_of_the_target_alone_to_the_last_
         assert verdict.prompt_tokens == ended.usage.prompt_tokens
 
 
+@pytest.mark.slow
 async def test_an_answer_that_loses_its_slot_in_its_middle_stays_the_same(thread_model):
     """Two answers take turns in one slot: each is read again for every window, its prompt and its own tokens."""
     cases = [opening_of(case, 8) for case in ("seeded", "schema")]
