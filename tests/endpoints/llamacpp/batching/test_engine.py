@@ -39,8 +39,10 @@ CITY = {
 }
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY}}
 PARIS = "Write two sentences about Paris."
+# Rows beside others differ from rows alone in the last bits, and what is beside them is a matter of time. So no two
+# tokens may come close in a case: with these questions and this seed the two best scores are 0.1 apart everywhere.
 CASES = {
-    "greedy": (PARIS, {"temperature": 0}, {}),
+    "greedy": ("Tell me about rivers.", {"temperature": 0}, {}),
     "seeded": (PARIS, {"temperature": 0.8}, {}),
     "every token": (PARIS, {"temperature": 1.2, "top_k": 0, "top_p": 1, "min_p": 0}, {}),
     "penalties": (
@@ -55,21 +57,22 @@ CASES = {
         },
         {},
     ),
-    "stop": ("Count from one to twenty in words.", {"temperature": 0.5, "stop": ["four", "five"]}, {}),
+    "stop": ("Tell me about rivers.", {"temperature": 0, "stop": ["eblo", "planet"]}, {}),  # in "lifeblood"
     "schema": ("Name a city.", {"temperature": 0.8, "response_format": SCHEMA}, {}),
     "call": ("Add 3 and 5.", {"temperature": 0.8, "tools": TOOLS, "tool_choice": "required"}, {}),
-    "tools": ("Add 3 and 5.", {"temperature": 0, "tools": TOOLS}, {}),
+    "tools": ("Add 2 and 2.", {"temperature": 0, "tools": TOOLS}, {}),
     "healed": (PARIS, {"temperature": 0.8}, {"text": "Paris is a beau", "tokens": 4, "withheld": " beau"}),
 }
+SEED = 27
 
 
-def opening_of(case, tokens=10, seed=11, **more):
+def opening_of(case, tokens=10, **more):
     content, params, prefix = CASES[case]
     limit = tokens + prefix.get("tokens", 0)
     return Opening(
         [{"role": "user", "content": content}],
         {**params, "max_tokens": limit},
-        seed=seed,
+        seed=SEED,
         prefix=prefix,
         **more,
     )

@@ -21,8 +21,10 @@ from tests.endpoints.llamacpp.answers import ask, complete, until
 
 pytestmark = [pytest.mark.real, pytest.mark.anyio]
 
-SEED = 11
-ASKED = ask("Tell me about the sea.", max_tokens=16)
+# A few rows at once and one by one differ in the last bits, and which of them a draft reads is a matter of speed. So no
+# two tokens may come close here: the two best scores are at least 0.29 apart everywhere.
+SEED = 26
+ASKED = ask("Tell me about rivers.", max_tokens=16)
 WAYS = {
     "greedy": {"temperature": 0.0},
     "warm": {"temperature": 0.8},
