@@ -72,7 +72,8 @@ async def test_the_answer_is_the_servers_whatever_is_drafted(window, wrong, para
     assert (usage.prompt_tokens, usage.completion_tokens) == (50, 60)
     assert (server.prompt_tokens, server.completion_tokens) == (50, 60 + pair.verifier.rejected)
     assert server.drafted == (0, pair.verifier.rejected, 0)
-    assert device.completion_tokens == report.drafted > 0
+    # The device may be in the middle of a draft that nobody waits for any more; what it computed of that counts.
+    assert 0 < report.drafted <= device.completion_tokens < report.drafted + 8
     assert device.drafted == (device.prompt_tokens, device.completion_tokens, 0)
     assert device.prompt_tokens >= len(PROMPT)
     assert report.distributed_tokens + report.alone_tokens == 60

@@ -137,3 +137,12 @@ async def test_always_is_always():
     pair = a_pair(0.030, WRONG, always=True)
     assert all(one.opened and one.distributed > 30 for one in await answers(pair, 3))
     await pair.aclose()
+
+
+@pytest.mark.parametrize("first", range(10))
+async def test_one_wrong_draft_in_ten_does_not_put_it_off(first):
+    """Wherever the first wrong one is: an estimate that begins too low would never find out what drafting gives."""
+    pair = a_pair(0.013, frozenset(range(first, 60, 10)))
+    found = await answers(pair, 6)
+    assert sum(one.distributed > 40 for one in found) >= 4
+    await pair.aclose()

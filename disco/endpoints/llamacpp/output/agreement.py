@@ -1,4 +1,4 @@
-"""Where a draft model agrees with a target: the target's own answer, read by the draft model in one pass.
+"""Where a draft model agrees with a target: the target's own answer, read by the draft model in a few passes.
 
 Both choose with noise keyed by seed and position (`speculate.coupled`), as the verify server and its drafters do; at
 temperature 0 both take the best token. The temperature is the only sampling parameter here.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,10 @@ from disco.request import Prefix
 from disco.speculate import coupled
 
 __all__ = ["Agreement", "Choice", "agreement", "load_model", "prompt_ids", "write_answer"]
+
+# As a verify server's. More rows at once are quicker, and round otherwise: of 160 tokens of a Q8_0 model's own, it
+# called 7 wrong in one batch, and none in batches of 64 and fewer.
+_BATCH_TOKENS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,7 @@ def load_model(name: str, *, threads: int, context_tokens: int | None = None) ->
         resolve_model(name),
         context_tokens=context_tokens,
         threads=threads,
-        batch_tokens=512,
+        batch_tokens=_BATCH_TOKENS,
         gpu_layers=0,
         keep_loading=lambda: True,
     )
