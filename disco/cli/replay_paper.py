@@ -22,7 +22,7 @@ __all__ = ["replay_dsd", "replay_paper", "replay_pd", "replay_recserve"]
 RUNS = 10
 QUICK: dict[str, Any] = {"runs": 2, "requests": 200, "event_requests": 20}
 QUICK_PASSES = 2
-QUICK_DSD: dict[str, Any] = {"answers": 2.0, "share": 0.1}
+QUICK_DSD: dict[str, Any] = {"share": 0.2}
 QUICK_PD: dict[str, Any] = {"requests": 500, "arrivals": 3_000, "sessions": 50}
 
 

@@ -96,7 +96,7 @@ def test_every_request_gets_all_of_its_tokens_in_order_of_time(
         plan(at_s, lambda now, what: (times.append(now), action(now, what)), subject)
 
     simulation.schedule = watched  # type: ignore[method-assign]
-    for target in simulation._targets:
+    for target in simulation.targets:
         target._schedule = watched
     run = simulation.run()
     assert times == sorted(times)

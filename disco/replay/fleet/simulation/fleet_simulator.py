@@ -122,6 +122,8 @@ class Simulation:
     Attributes:
         now: the time, s.
         finished: answers that are finished.
+        begun: all that have arrived, in the order of their numbers.
+        targets: the servers.
     """
 
     def __init__(
@@ -133,21 +135,22 @@ class Simulation:
     ) -> None:
         self.now = 0.0
         self.finished: list[Answer] = []
+        self.begun: list[Answer] = []
         self._scenario, self._topology, self._requests = scenario, topology, requests
         self._new_window = new_window or scenario.new_window
         self._heap: list[tuple[float, int, Callable[[float, Any], None], Any]] = []
-        self._events = self._arrived = 0
+        self._events = 0
         self._distributed, self._alone = scenario.mode == "distributed", scenario.mode == "alone"
         seed = scenario.seed
         self._jitter = Random(f"{seed} jitter")
         self._route = router(scenario.routing.policy, Random(f"{seed} routing"))
-        self._targets = [
+        self.targets = [
             TargetServer(number, serving, scenario.batching, self.schedule, self._pass_ended)
             for number, serving in enumerate(topology.targets)
         ]
         self._devices = [_Device(drafting) for drafting in topology.drafters]
-        self._load = [0] * len(self._targets)
-        self._all = tuple(range(len(self._targets)))
+        self._load = [0] * len(self.targets)
+        self._all = tuple(range(len(self.targets)))
         self._curves: dict[int, VerifyCurve] = {}
         self._parallel = ParallelDrafting(self, scenario.parallel) if scenario.parallel > 1 else None
         self._total = total_requests(scenario.arrivals, requests)
@@ -180,8 +183,8 @@ class Simulation:
             if progress is not None and len(self.finished) >= told + _TELL:
                 told = len(self.finished)
                 progress(told, self._total if until_ms is None else 0)
-        unfinished = self._arrived - len(self.finished)
-        return Finished(self.finished, unfinished, self.now, self._targets, self._events, len(self._devices))
+        unfinished = len(self.begun) - len(self.finished)
+        return Finished(self.finished, unfinished, self.now, self.targets, self._events, len(self._devices))
 
     # Arrivals
 
@@ -213,8 +216,8 @@ class Simulation:
             self._begin(now, drafter, request)
 
     def _begin(self, now: float, drafter: int, request: FleetRequest) -> None:
-        answer = Answer(self._arrived, request, drafter, now)
-        self._arrived += 1
+        answer = Answer(len(self.begun), request, drafter, now)
+        self.begun.append(answer)
         device = self._devices[drafter]
         if self._distributed and device.busy:
             device.waiting.append(answer)
@@ -229,14 +232,14 @@ class Simulation:
         target = self._route(device.drafting.targets, self._load)
         answer.target = target
         self._load[target] += 1
-        self._targets[target].unfinished += 1
+        self.targets[target].unfinished += 1
         pair = answer.pair = device.pairs.get(target) or self._new_pair(device, target)
         prompt = answer.request.prompt_tokens
         if self._distributed:
             costs = device.drafting.costs
             answer.ready_s = now + costs.rows_s(prompt, 1) + costs.prompt_attention_s(prompt, 0)
         size = PROMPT_BYTES[0] + PROMPT_BYTES[1] * prompt
-        self.schedule(pair.up_s(now, size), self._targets[target].enqueue, answer.job)
+        self.schedule(pair.up_s(now, size), self.targets[target].enqueue, answer.job)
 
     def _new_pair(self, device: _Device, target: int) -> Pair:
         serving = self._topology.targets[target]
@@ -313,7 +316,7 @@ class Simulation:
         job.rows = drafted + 1
         job.kind = Kind.ROUND
         if not self._distributed:
-            self._targets[answer.target].enqueue(now, job)
+            self.targets[answer.target].enqueue(now, job)
             return
         device = self._devices[answer.drafter]
         draft_s = drafted * (device.step_s + device.kv_s * context)
@@ -326,7 +329,7 @@ class Simulation:
             heard_s = answer.first_s if answer.length == 1 else pair.down_s(now, size)
             arrives_s = pair.up_s(max(heard_s, answer.ready_s) + draft_s, size)
             answer.wait_network_s += pair.take_waited_s()
-        self.schedule(arrives_s, self._targets[answer.target].enqueue, job)
+        self.schedule(arrives_s, self.targets[answer.target].enqueue, job)
 
     def write_alone(self, now: float, answer: Answer) -> None:
         """Let the target compute one token alone."""
@@ -335,7 +338,7 @@ class Simulation:
         job.drafted = 0
         job.rows = 1
         job.kind = Kind.TOKEN
-        self._targets[answer.target].enqueue(now, job)
+        self.targets[answer.target].enqueue(now, job)
 
     # The end of an answer
 
@@ -346,7 +349,7 @@ class Simulation:
         self._load[target] -= 1
         arrives_s = answer.first_s if answer.output == 1 else answer.pair.down_s(now, ROUND_BYTES[0])
         self.schedule(arrives_s, self._complete, answer)
-        self._targets[target].release(now)
+        self.targets[target].release(now)
 
     def _complete(self, now: float, answer: Answer) -> None:
         answer.done_s = now
@@ -369,4 +372,4 @@ class Simulation:
 
     def server(self, answer: Answer) -> TargetServer:
         """Return the answer's target."""
-        return self._targets[answer.target]
+        return self.targets[answer.target]

@@ -6,11 +6,9 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Final
 
-from disco.replay.fleet.results.fleet_figures import FleetFigures, fleet_figures
-from disco.replay.fleet.simulation.fleet_simulator import simulate_fleet
 from disco.replay.papers.dsd.calibrated import DATA, DataSet
-from disco.replay.papers.dsd.paper_fleets import paper_fleet
-from disco.replay.papers.dsd.printed_values import CONFIGURATIONS, STATIC, printed
+from disco.replay.papers.dsd.printed_values import CONFIGURATIONS, STATIC, Cell, printed
+from disco.replay.papers.dsd.steady_state import SPAN, steady_point
 
 __all__ = ["calibrate", "loop_tokens"]
 
@@ -25,15 +23,11 @@ def loop_tokens(dataset: str, configuration: int = _COLUMN, window: str = STATIC
     return (1e3 * drafters / cell.requests_per_s - cell.ttft_ms) / cell.tpot_ms
 
 
-def calibrate(
-    *, seeds: int = 2, answers: float = 2.5, share: float = 0.3
-) -> tuple[tuple[float, float], dict[str, DataSet]]:
+def calibrate(*, seeds: int = 2) -> tuple[tuple[float, float], dict[str, DataSet]]:
     """Return admission (ms, ms per token of the prompt) and the data sets with L and acceptance.
 
     Args:
         seeds: runs of each step, whose means are compared with the column.
-        answers: see `paper_fleet`.
-        share: of each answer's tokens that is simulated, as in `run_dsd`.
     """
     found: dict[str, DataSet] = {}
     without: dict[str, float] = {}
@@ -43,26 +37,23 @@ def calibrate(
         low, high = 0.3, 0.99
         for _ in range(_STEPS):
             middle = (low + high) / 2
-            runs = _runs(replace(data, acceptance=middle), seeds, answers, share)
-            if fmean(run.tpot_ms.mean for run in runs) > wanted.tpot_ms:
+            runs = _runs(replace(data, acceptance=middle), seeds)
+            if fmean(run.tpot_ms for run in runs) > wanted.tpot_ms:
                 low = middle
             else:
                 high = middle
         found[name] = replace(data, acceptance=round((low + high) / 2, 2))
-        runs = _runs(found[name], seeds, answers, share)
-        without[name] = wanted.ttft_ms - fmean(run.ttft_ms.mean for run in runs)
+        runs = _runs(found[name], seeds)
+        without[name] = wanted.ttft_ms - fmean(run.ttft_ms for run in runs) + data.admission_ms
     short, long = "GSM8K", "CNN/DM"
     slope = (without[long] - without[short]) / (found[long].prompt_tokens - found[short].prompt_tokens)
     return (without[short] - slope * found[short].prompt_tokens, slope), found
 
 
-def _runs(data: DataSet, seeds: int, answers: float, share: float) -> list[FleetFigures]:
-    part = replace(data, output_tokens=share * data.output_tokens)
+def _runs(data: DataSet, seeds: int) -> list[Cell]:
+    """Return the column's figures; TTFT with the admission that `data` has."""
     column = CONFIGURATIONS[_COLUMN]
-    runs = []
-    for seed in range(1, seeds + 1):
-        scenario = paper_fleet(
-            part, drafters=column.drafters, rtt_ms=column.rtt_ms, answers=answers, seed=seed
-        )
-        runs.append(fleet_figures(scenario, simulate_fleet(scenario)))
-    return runs
+    return [
+        steady_point(data, SPAN, drafters=column.drafters, rtt_ms=column.rtt_ms, seed=seed).cell
+        for seed in range(1, seeds + 1)
+    ]

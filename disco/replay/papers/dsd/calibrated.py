@@ -41,8 +41,8 @@ class DataSet:
         return ADMISSION[0] + ADMISSION[1] * self.prompt_tokens
 
     @property
-    def ramp_ms(self) -> float:
-        """Time over which the first requests come: about that of an answer, so that answers overlap evenly."""
+    def usual_ms(self) -> float:
+        """About what an answer takes, ms: the unit of a run's length."""
         return 40.0 * self.output_tokens
 
 

@@ -56,7 +56,7 @@ def dsd_page(result: DsdResult) -> str:
         PageContent(
             title="The DSD paper's evaluation",
             notes=(
-                f"Mean of {result.runs} runs; {result.answers:g} requests for each drafter.",
+                f"Runs of each point: {result.runs}.",
                 "Calibrated on one column of Table 2 (static window, configuration 1); the rest is predicted.",
             ),
             findings=[

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Executor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from importlib.resources import files
 from statistics import fmean
 from typing import Any, Final, NamedTuple
 
 from disco.errors import ConfigurationError
 from disco.replay.fleet.costs.predictor_errors import Errors, load_profile, predictor_errors
-from disco.replay.fleet.results.fleet_figures import fleet_figures
-from disco.replay.fleet.simulation.fleet_simulator import simulate_fleet
 from disco.replay.papers.dsd.calibrated import DATA
 from disco.replay.papers.dsd.fleet_assumptions import ASSUMED
-from disco.replay.papers.dsd.paper_fleets import paper_fleet
 from disco.replay.papers.dsd.printed_values import (
     ADAPTIVE,
     CONFIGURATIONS,
@@ -24,6 +21,7 @@ from disco.replay.papers.dsd.printed_values import (
     STATIC,
     Cell,
 )
+from disco.replay.papers.dsd.steady_state import SPAN, Point, Span, steady_point
 from disco.replay.sweeps.executors import Progress, run_all
 
 __all__ = [
@@ -57,7 +55,10 @@ LADDER: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
 )
 """The steps of Figure 5."""
 
-_MOST_ANSWERS: Final = 100
+_LONG: Final = Span(15.0, 5.0)
+"""For routing: it takes many answers until those have gathered at slow servers that a blind rule sends there."""
+_LONG_SHARE: Final = 0.3
+"""And since that is long, of shorter answers."""
 _ARMS: Final[dict[str, dict[str, Any]]] = {
     STATIC: {},
     DYNAMIC: {"window": {"name": "dynamic"}},
@@ -73,29 +74,12 @@ _POLICIES: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-class Point(NamedTuple):
-    """A simulated fleet, mean over runs.
-
-    Attributes:
-        cell: its figures, in the paper's size.
-        alone: share of tokens that were written without a draft.
-        window: mean of rounds with a draft.
-        busy: share of the servers' time in passes.
-    """
-
-    cell: Cell
-    alone: float
-    window: float
-    busy: float
-
-
 @dataclass(frozen=True, slots=True)
 class DsdResult:
     """All results from which the tables are made.
 
     Attributes:
         runs: seeds of each point.
-        answers: requests for each drafter.
         share: of each answer's tokens that was simulated.
         table2: by (data set, configuration, arm).
         ladder: Figure 5, by step.
@@ -107,7 +91,6 @@ class DsdResult:
     """
 
     runs: int
-    answers: float
     share: float
     table2: dict[tuple[str, int, str], Point]
     ladder: dict[str, Point]
@@ -122,7 +105,6 @@ class DsdResult:
         return {
             "assumed": [one._asdict() for one in ASSUMED],
             "runs": self.runs,
-            "answers": self.answers,
             "share": self.share,
             "table2": [
                 {"data": data, "configuration": column, "arm": arm, **_plain(point)}
@@ -150,8 +132,7 @@ def _plain(point: Point) -> dict[str, float]:
 def run_dsd(
     *,
     runs: int = 1,
-    answers: float = 2.5,
-    share: float = 0.3,
+    share: float = 1.0,
     executor: Executor | None = None,
     progress: Progress | None = None,
 ) -> DsdResult:
@@ -159,7 +140,6 @@ def run_dsd(
 
     Args:
         runs: seeds of each point; the paper's Table 2 has means of three.
-        answers: requests for each drafter, at least 1.5: the first ones come before the load is whole.
         share: of each answer's tokens that is simulated, at most 1; requests/s are those of whole answers.
         executor: runs the points; None: in this process. Every executor gives the same figures.
         progress: called with the number of runs done, and the total.
@@ -168,13 +148,12 @@ def run_dsd(
         ConfigurationError: a number out of range.
     """
     began_at = time.monotonic()
-    if runs < 1 or not 1.5 <= answers <= _MOST_ANSWERS or not 0 < share <= 1:
+    if runs < 1 or not 0 < share <= 1:
         raise ConfigurationError(
-            f"runs must be at least 1, answers from 1.5 to {_MOST_ANSWERS} and share above 0 and at most 1, not "
-            f"{runs}, {answers} and {share}"
+            f"runs must be at least 1 and share above 0 and at most 1, not {runs} and {share}"
         )
     tasks = [*_table2_tasks(), *_ladder_tasks(), *_mode_tasks(), *_policy_tasks()]
-    work = [(task, answers, share, seed) for task in tasks for seed in range(1, runs + 1)]
+    work = [(task, share, seed) for task in tasks for seed in range(1, runs + 1)]
     # The longest first, so that no process is left with one of them at the end.
     order = sorted(range(len(work)), key=lambda place: -_effort(work[place][0]))
     done = dict(zip(order, run_all(executor, _run, [work[place] for place in order], progress), strict=True))
@@ -189,7 +168,6 @@ def run_dsd(
     measured, profiles = load_profile(str(files("disco.replay.papers.dsd") / "data" / "cpu_passes.csv"))
     return DsdResult(
         runs=runs,
-        answers=answers,
         share=share,
         table2=part("table2"),
         ladder=part("ladder"),
@@ -207,6 +185,8 @@ class _Task(NamedTuple):
     drafters: int
     rtt_ms: float
     changed: dict[str, Any]
+    span: Span = SPAN
+    share: float = 1.0
 
 
 def _table2_tasks() -> list[_Task]:
@@ -226,7 +206,7 @@ def _table2_tasks() -> list[_Task]:
 def _ladder_tasks() -> list[_Task]:
     column = CONFIGURATIONS[1]
     return [
-        _Task(("ladder", step), DATASETS[0], column.drafters, column.rtt_ms, changed)
+        _Task(("ladder", step), DATASETS[0], column.drafters, column.rtt_ms, changed, _LONG, _LONG_SHARE)
         for step, changed in LADDER
     ]
 
@@ -245,7 +225,15 @@ def _mode_tasks() -> list[_Task]:
 
 def _policy_tasks() -> list[_Task]:
     return [
-        _Task(("policies", name, drafters), DATASETS[0], drafters, CONFIGURATIONS[1].rtt_ms, changed)
+        _Task(
+            ("policies", name, drafters),
+            DATASETS[0],
+            drafters,
+            CONFIGURATIONS[1].rtt_ms,
+            changed,
+            _LONG,
+            _LONG_SHARE,
+        )
         for name, changed in _POLICIES.items()
         for drafters in DRAFTERS
     ]
@@ -254,21 +242,21 @@ def _policy_tasks() -> list[_Task]:
 def _effort(task: _Task) -> float:
     """Return about how long a task takes, in any unit."""
     adapts = task.changed.get("window", {}).get("name") in ("adaptive", "optimal")
-    return task.drafters * DATA[task.data].output_tokens * (4 if adapts else 1)
+    tokens = DATA[task.data].output_tokens * task.share * sum(task.span)
+    return task.drafters * tokens * (4 if adapts else 1)
 
 
-def _run(task: _Task, answers: float, share: float, seed: int) -> Point:
+def _run(task: _Task, share: float, seed: int) -> Point:
     """Run one task with one seed; runs in a worker."""
-    data = DATA[task.data]
-    part = replace(data, output_tokens=share * data.output_tokens)
-    scenario = paper_fleet(
-        part, drafters=task.drafters, rtt_ms=task.rtt_ms, answers=answers, seed=seed, **task.changed
+    return steady_point(
+        DATA[task.data],
+        task.span,
+        drafters=task.drafters,
+        rtt_ms=task.rtt_ms,
+        seed=seed,
+        share=share * task.share,
+        **task.changed,
     )
-    figures = fleet_figures(scenario, simulate_fleet(scenario))
-    # Little's law for a closed loop: it needs no window of time in which the load is whole, so that runs may be short.
-    ttft_ms, tpot_ms = figures.ttft_ms.mean + data.admission_ms, figures.tpot_ms.mean
-    cell = Cell(1e3 * task.drafters / (ttft_ms + data.output_tokens * tpot_ms), ttft_ms, tpot_ms)
-    return Point(cell, figures.alone, figures.window, figures.utilisation)
 
 
 def _mean(points: list[Point]) -> Point:

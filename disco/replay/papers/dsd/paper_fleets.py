@@ -13,29 +13,26 @@ from disco.replay.fleet.configuration.fleet_scenario import FleetScenario
 from disco.replay.fleet.configuration.fleet_toml import scenario_from
 from disco.replay.papers.dsd.calibrated import DataSet
 
-__all__ = ["PAPER_TARGETS", "TARGETS", "paper_fleet"]
+__all__ = ["PAPER_TARGETS", "RAMP", "TARGETS", "paper_fleet"]
 
 PAPER_TARGETS: Final = 20
 TARGETS: Final = 6
+RAMP: Final = 0.4
+"""Time over which the first requests come, of the usual time of an answer."""
 _TARGET_CARDS: Final = ("a100", "h100", "a6000")
 _DRAFTER_CARDS: Final = ("a40", "v100")
 
 
 def paper_fleet(
-    data: DataSet,
-    *,
-    drafters: int,
-    rtt_ms: float,
-    answers: float = 2.0,
-    **changed: Any,
+    data: DataSet, *, drafters: int, rtt_ms: float, until_ms: float, **changed: Any
 ) -> FleetScenario:
-    """Return a scenario.
+    """Return a scenario: a closed loop without an end, see `steady_state`.
 
     Args:
         data: requests, and what was calibrated for them.
         drafters: of the paper's whole fleet.
         rtt_ms: round trip.
-        answers: requests for each drafter; the first ones come before the load is whole, and do not count.
+        until_ms: when the run ends.
         changed: keys of the scenario, in place of the usual ones; "link": keys of the link.
     """
     own = round(drafters * TARGETS / PAPER_TARGETS)
@@ -49,14 +46,13 @@ def paper_fleet(
         "batching": batching,
         "arrivals": {
             "kind": "closed_loop",
-            "requests": round(own * answers),
-            "ramp_ms": data.ramp_ms,
+            "ramp_ms": RAMP * data.usual_ms,
             "think_ms": data.admission_ms,
         },
-        "skip_ms": data.ramp_ms,
+        "until_ms": until_ms,
         "requests": {
             "made_up": {
-                "count": max(100, round(own * answers)),
+                "count": 4 * own,
                 "prompt_tokens": {"mean": data.prompt_tokens, "sd": 0.45 * data.prompt_tokens},
                 "output_tokens": {"mean": data.output_tokens, "sd": 0.2 * data.output_tokens},
                 "acceptance": data.acceptance,
