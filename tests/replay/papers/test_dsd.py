@@ -36,13 +36,14 @@ from disco.replay.papers.dsd.printed_values import (
     Cell,
     printed,
 )
+from disco.replay.papers.dsd.steady_state import SPAN, Span, steady_point
 
-SCALE = {"answers": 1.5, "share": 0.01}
+SCALE = {"share": 0.03}
 
 
 @pytest.fixture(scope="module")
 def small():
-    """All points, with answers of 6 to 11 tokens; what a run of this size shows says nothing about the paper."""
+    """All points, with answers of 17 to 33 tokens; what a run of this size shows says nothing about the paper."""
     return run_dsd(**SCALE)
 
 
@@ -97,7 +98,7 @@ def test_the_calibrated_column_is_met_and_nothing_else_was_fitted():
 
 
 def test_the_paper_fleet_is_one_family_of_three():
-    scenario = paper_fleet(DATA["GSM8K"], drafters=600, rtt_ms=10)
+    scenario = paper_fleet(DATA["GSM8K"], drafters=600, rtt_ms=10, until_ms=1e4)
     topology = expand(scenario)
     assert (len(topology.targets), len(topology.drafters)) == (6, 180)
     assert sorted({one.pool.hardware for one in topology.targets}) == ["a100", "a6000", "h100"]
@@ -113,10 +114,11 @@ def test_every_point_is_there_and_the_same_figures_come_again(small):
     assert small.table2.keys() == asked | {(data, 1, OPTIMAL) for data in DATASETS}
     assert len(small.modes) == len(LOADS) * (len(ROUND_TRIPS_MS) + 2)
     assert len(small.policies) == 3 * len(DRAFTERS)
-    # A longer way costs time, and the same points in different tables are the same fleet.
+    # A longer way costs time.
     near, far = (small.modes[DISTRIBUTED, 200, rtt].cell.tpot_ms for rtt in (0, 100))
     assert far > near + 15
-    assert small.ladder["JSQ, FIFO, static"] == small.table2["GSM8K", 1, STATIC]
+    again = steady_point(DATA["GSM8K"], SPAN, drafters=600, rtt_ms=10, seed=1, **SCALE)
+    assert small.table2["GSM8K", 1, STATIC] == again
     for point in small.table2.values():
         assert point.cell.requests_per_s > 0
         assert 0 <= point.alone <= 1
@@ -174,8 +176,10 @@ def test_the_command_prints_the_tables_and_writes_its_figures(small, tmp_path, c
 
 
 def test_numbers_out_of_range_are_refused(capsys):
-    for wrong in ({"runs": 0}, {"answers": 1.0}, {"share": 0}):
-        with pytest.raises(ConfigurationError, match=r"answers from 1\.5"):
+    with pytest.raises(ConfigurationError, match="choose a larger share"):
+        steady_point(DATA["GSM8K"], Span(1, 0.1), drafters=20, rtt_ms=10, seed=1, share=0.003)
+    for wrong in ({"runs": 0}, {"share": 0}, {"share": 1.5}):
+        with pytest.raises(ConfigurationError, match="share above 0 and at most 1"):
             run_dsd(**wrong)
     assert main(["replay", "dsd", "--policy", "auto"]) == 2
     assert "the DSD paper's evaluation (`dsd`)" in capsys.readouterr().err

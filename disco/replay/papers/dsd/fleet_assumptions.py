@@ -43,7 +43,11 @@ ASSUMED: Final = (
         "0.08 between requests, correlation 0.2 of neighbours",
         "assumed; the paper records sequences and prints none",
     ),
-    Assumption("requests/s", "drafters / (TTFT + L TPOT)", "Little's law of the closed loop, in short runs"),
+    Assumption(
+        "the run",
+        "a window of time in the steady state; requests/s are drafters / (TTFT + L TPOT)",
+        "Little's law; the paper says nothing of a beginning or an end",
+    ),
     Assumption("arrivals", "closed loop, one request per drafter", "Table 2 fits no other; the text says Poisson"),
     Assumption(
         "targets",

@@ -18,6 +18,7 @@ from random import Random
 from statistics import fmean
 from typing import Any, Final, NamedTuple
 
+from disco.errors import ConfigurationError
 from disco.replay.fleet.configuration.fleet_topology import expand
 from disco.replay.fleet.requests.fleet_trace import FleetRequest
 from disco.replay.fleet.simulation.fleet_job import Answer
@@ -69,6 +70,9 @@ def steady_point(
         seed: of requests, routing and what is under way.
         share: of each answer's tokens that is simulated; requests/s are those of whole answers.
         changed: see `paper_fleet`.
+
+    Raises:
+        ConfigurationError: the answers are too short for a figure.
     """
     part = replace(data, output_tokens=share * data.output_tokens)
     begins_s = span.warm_up * part.usual_ms / 1e3
@@ -99,9 +103,11 @@ def steady_point(
         windows += answer.windows[rounds:]
         if begins_s <= answer.first_s <= ends_s:
             firsts.append(answer.first_s - answer.arrived_s)
+    if not firsts or not tokens:
+        raise ConfigurationError(f"no answer of {data.name} begins in so short a run: choose a larger share")
     drafted = [window for window in windows if window]
-    ttft_ms = 1e3 * fmean(firsts or [0.0]) + data.admission_ms
-    tpot_ms = 1e3 * time_s / max(tokens, 1)
+    ttft_ms = 1e3 * fmean(firsts) + data.admission_ms
+    tpot_ms = 1e3 * time_s / tokens
     cell = Cell(1e3 * drafters / (ttft_ms + data.output_tokens * tpot_ms), ttft_ms, tpot_ms)
     spent = [
         (target.busy_s - busy) / (ends_s - begins_s)
@@ -109,19 +115,22 @@ def steady_point(
     ]
     return Point(
         cell,
-        alone=(len(windows) - len(drafted)) / max(tokens, 1),
+        alone=(len(windows) - len(drafted)) / tokens,
         window=fmean(drafted or [0]),
         busy=min(1.0, fmean(spent)),
     )
 
 
 def _under_way(requests: list[FleetRequest], rng: Random) -> list[FleetRequest]:
-    """Return the requests with the end of their answers only, from a random token on."""
+    """Return the requests as they are in the middle: each with a random part of its answer left.
+
+    Their prompts were read before: all at once they would fill slow servers for longer than the run.
+    """
     made = []
     for one in requests:
         written = int(rng.random() * one.output_tokens)
         left = one.output_tokens - written
-        made.append(replace(one, output_tokens=left, accepts=one.accepts[written:]))
+        made.append(replace(one, prompt_tokens=1, output_tokens=left, accepts=one.accepts[written:]))
     return made
 
 
