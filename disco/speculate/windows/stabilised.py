@@ -25,18 +25,18 @@ class Stabilised:
     """
 
     __slots__ = (
-        *(
-            "_alone",
-            "_highest",
-            "_inner",
-            "_lowest",
-            "_probe",
-            "_smoothed",
-            "_steps",
-            "_until_probe",
-            "_wait",
-        ),
-        *("_weight", "_within", "stop_below"),
+        "_alone",
+        "_highest",
+        "_inner",
+        "_lowest",
+        "_probe",
+        "_smoothed",
+        "_steps",
+        "_until_probe",
+        "_wait",
+        "_weight",
+        "_within",
+        "stop_below",
     )
 
     def __init__(

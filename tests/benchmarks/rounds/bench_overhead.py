@@ -6,7 +6,9 @@ llama_decode and inside the sampler, over the windows. The client's part is the 
 rounds, HTTP, and the drafter beside its model; the server's is HTTP, the engine and the text of the answer.
 
 The aim is 1.5 ms for both together. Other processes disturb this less than they disturb wall time, but not little: they
-share caches and the processor's clock.
+share caches and its clock. So does the model: it reads all its weights for a batch, and what a round needs is
+no longer in the caches behind that. With --no-model both models stop computing behind the first window of one answer,
+which shows what the round itself costs (only the first of each list is measured).
 """
 
 from __future__ import annotations
@@ -43,11 +45,11 @@ class Server:
     def __init__(self, process: subprocess.Popen[str], port: int) -> None:
         self._process, self.port = process, port
 
-    def now(self) -> tuple[float, ...]:
-        """See `Shares.now`."""
+    def now(self, order: str = "") -> tuple[float, ...]:
+        """See `Shares.now`, and `cpu_shares` for the order."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        print(file=self._process.stdin, flush=True)
+        print(order, file=self._process.stdin, flush=True)
         while not (line := self._process.stdout.readline()).startswith("["):
             pass  # what the command says
         return tuple(json.loads(line))
@@ -79,9 +81,9 @@ class Counted(Watch):
     Mutable: `began`, `ended`, `windows`, `_passed`.
     """
 
-    def __init__(self, inner: Any, here: Shares, there: Server) -> None:
+    def __init__(self, inner: Any, here: Shares, there: Server, *, stops_models: bool) -> None:
         super().__init__(inner)
-        self._here, self._there = here, there
+        self._here, self._there, self._stops_models = here, there, stops_models
         self.began: tuple[tuple[float, ...], tuple[float, ...]] | None = None
         self.ended = self.began
         self._passed = self.windows = 0
@@ -89,7 +91,9 @@ class Counted(Watch):
     async def round(self, round_: Round) -> Verdict:
         verdict = await super().round(round_)
         if self.began is None:
-            there = self._there.now()
+            if self._stops_models:
+                self._here.has_model = False
+            there = self._there.now("no model" if self._stops_models else "")
             self.began = self._here.now(), there
             return verdict
         self._passed += 1
@@ -99,6 +103,10 @@ class Counted(Watch):
 
 
 async def main(given: Any) -> list[dict[str, Any]]:
+    if given.no_model:
+        # What the caches are said to hold is then not in them, so no second answer would be possible.
+        given.prompts, given.windows = 1, given.windows[:1]
+        given.parallel, given.temperatures = given.parallel[:1], given.temperatures[:1]
     here, rows = count_shares(), []
     texts = prompts()[2::7][: given.prompts]
     model = device(given.draft, context=1024)
@@ -117,7 +125,7 @@ async def main(given: Any) -> list[dict[str, Any]]:
                                 watches: list[Counted] = []
 
                                 def counted(inner: Any, to: list[Counted] = watches) -> Counted:
-                                    to.append(Counted(inner, here, there))
+                                    to.append(Counted(inner, here, there, stops_models=given.no_model))
                                     return to[-1]
 
                                 await ask(
@@ -202,6 +210,7 @@ if __name__ == "__main__":
         temperatures=[0.0, 0.8],
         prompts=4,
         tokens=(128, "most tokens of an answer"),
+        no_model=(False, "compute nothing behind the first window"),
         json=("", "file for the figures"),
     )
     measured = anyio.run(main, chosen)

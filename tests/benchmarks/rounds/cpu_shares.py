@@ -1,7 +1,8 @@
 """Processor time of this process: in all, inside llama.cpp's computation, and inside the choice of tokens.
 
 As a program it is a verify server (the arguments are those of `disco serve`) that prints the figures as a line of JSON
-for each line that it reads.
+for each line that it reads. "no model" ends the computation: from then on each batch keeps the numbers of the last
+one that was computed. What a round then costs, it costs with warm caches.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ __all__ = ["Shares", "count_shares"]
 
 @dataclass
 class Shares:
-    """Seconds of processor time. Mutable: `computing` and `sampling` grow."""
+    """Seconds of processor time. Mutable: `computing` and `sampling` grow; see the module for `has_model`."""
 
     computing: float = 0.0
     sampling: float = 0.0
+    has_model: bool = True
 
     def now(self) -> tuple[float, ...]:
         """All; computing; sampling; and of all, what the main thread has used, which has the event loop."""
@@ -36,7 +38,10 @@ def count_shares() -> Shares:
     from disco.endpoints.llamacpp.model.sampler import Sampler
 
     shares, library = Shares(), load_library()
-    library.llama_decode = _timed(library.llama_decode, shares, "computing")
+    decode = library.llama_decode
+    library.llama_decode = _timed(
+        lambda *given: decode(*given) if shares.has_model else 0, shares, "computing"
+    )
     Sampler.sample = _timed(Sampler.sample, shares, "sampling")  # type: ignore[method-assign]
     return shares
 
@@ -53,7 +58,8 @@ def _timed(call: Callable[..., Any], shares: Shares, name: str) -> Callable[...,
 
 
 def _tell(shares: Shares) -> None:
-    for _ in sys.stdin:
+    for line in sys.stdin:
+        shares.has_model = shares.has_model and line.strip() != "no model"
         print(json.dumps(shares.now()), file=sys.stdout, flush=True)
 
 
