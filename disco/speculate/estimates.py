@@ -56,14 +56,11 @@ class Acceptance:
     Positions behind the first wrong token are censored, not rejected: nobody knows whether they would have been right.
     So the estimate is accepted / (accepted + first wrong ones). Accepted over drafted would be too low, the more so
     the longer the window. Older tokens are forgotten.
-
-    The prior is that of a good drafter. A prior too low would leave the target alone for good, where one too high costs
-    little: before a first draft is sent, one is compared with what the target writes alone (`rounds`).
     """
 
     __slots__ = ("_by_place", "_keep", "_right", "_wrong", "judged")
 
-    def __init__(self, prior: float = 0.9, weight: float = 4.0, memory: float = 100.0) -> None:
+    def __init__(self, prior: float = 0.7, weight: float = 2.0, memory: float = 100.0) -> None:
         """Begin with a prior that weighs as much as `weight` tokens; of a token 1/e is left after `memory` others."""
         self._right, self._wrong = prior * weight, (1 - prior) * weight
         self._keep = 1 - 1 / memory
@@ -164,7 +161,9 @@ class Estimates:
 
     def __init__(self, said: VerifyCurve | None = None) -> None:
         """Begin with the server's own curve, where it has one."""
-        self.acceptance = Acceptance()
+        # Of a good drafter. From a lower one the target may stay alone for good. A higher one costs little: before the
+        # first draft is sent, one is compared with what the target writes alone (`rounds`).
+        self.acceptance = Acceptance(prior=0.9, weight=4.0)
         self.verify = VerifyTimes(said)
         self._draft, self._draft_is_bound = Smoothed(), False
         self._round_trip, self._trip_is_bound = Smoothed(), True
