@@ -165,6 +165,19 @@ class Trigger:
             self.act()
 
 
+async def ask_until(trigger: Trigger, made: AsyncDisco) -> Any:
+    """Return the answer in which the phase was reached.
+
+    On a busy machine the server may have written an answer before the drafter has read its prompt; the next time it has
+    most of it.
+    """
+    for _ in range(6):
+        answer = await ask(made)
+        if trigger.done:
+            return answer
+    raise AssertionError(f"no answer came to the phase {trigger.phase!r}")
+
+
 def _bare(call: Callable[..., Any]) -> Callable[..., Any]:
     """Raise the only exception of a group as itself."""
 
@@ -183,11 +196,10 @@ async def after_a_killed_server(
     with verify_server() as (process, url):
         async with pair(local, url, parallel=parallel) as made:
             trigger = Trigger(phase, process.kill, patch)
-            if phase == "before":
-                process.kill()
+            trigger.reached("before")
+            if trigger.done:
                 process.wait()
-            answer = await ask(made)
-            assert trigger.done or phase == "before"
+            answer = await ask_until(trigger, made)
     is_whole(answer)
     tries = [(one.endpoint, one.outcome) for one in answer.route.attempts]
     if tries != [("server", "finished")]:  # where the verdict of the last round had left
@@ -203,12 +215,14 @@ async def after_a_killed_drafter(
     with anyio.fail_after(60):
         while not local.capabilities().ready:  # noqa: ASYNC110 - another thread brings it back
             await anyio.sleep(0.01)
+    process = local.process_id
     async with pair(local, url, parallel=parallel) as made:
-        trigger = Trigger(phase, lambda: os.kill(local.process_id, signal.SIGKILL), patch)
-        if phase == "before":
-            os.kill(local.process_id, signal.SIGKILL)
-        answer = await ask(made)
-        assert trigger.done or phase == "before"
+        trigger = Trigger(phase, lambda: os.kill(process, signal.SIGKILL), patch)
+        trigger.reached("before")
+        answer = await ask_until(trigger, made)
+        with anyio.fail_after(60):
+            while local.process_id == process:  # noqa: ASYNC110 - its death is noticed in another thread
+                await anyio.sleep(0.01)
     is_whole(answer)
     ((endpoint, failure),) = [(one.endpoint, one.failure) for one in answer.route.attempts]
     assert (endpoint, failure) == ("server", None)
@@ -228,8 +242,7 @@ async def test_first_the_drafter_is_killed_and_then_the_server(thread_model, pro
             await after_a_killed_drafter(process_model, url, plain, "draft", 2, patch)
         async with pair(thread_model, url, parallel=2) as made:
             trigger = Trigger("window", process.kill, monkeypatch)
-            answer = await ask(made)
-            assert trigger.done
+            answer = await ask_until(trigger, made)
     is_whole(answer)
     assert [one.endpoint for one in answer.route.attempts] == ["server", "device"]
 
