@@ -25,6 +25,7 @@ from disco.endpoints.llamacpp.batching.slots import Slots
 from disco.errors import EndpointFailure, FailureKind
 from disco.events import Usage
 from disco.session.records.route_record import RouteRecord
+from disco.speculate.estimates import Estimates
 from disco.speculate.messages import Round
 from tests.endpoints.llamacpp.batching.fakes import Bench, FakeModel, whole_answer
 
@@ -37,6 +38,15 @@ PHASES = ("before", "prompt", "alone", "line", "draft", "sent", "verdict", "last
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"  # of the server
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A draft is late behind half a second, not 20 ms: the machine may do something else meanwhile."""
+    usual = Estimates.patience_s
+    monkeypatch.setattr(
+        Estimates, "patience_s", lambda self, tokens, read: max(0.5, usual(self, tokens, read))
+    )
 
 
 @pytest.fixture(params=[1, 2])
