@@ -6,7 +6,7 @@ llama_decode and inside the sampler, over the windows. The client's part is the 
 rounds, HTTP, and the drafter beside its model; the server's is HTTP, the engine and the text of the answer.
 
 The aim is 1.5 ms for both together. Other processes disturb this less than they disturb wall time, but not little: they
-share caches and its clock. So does the model: it reads all its weights for a batch, and what a round needs is
+share caches and the clock. So does the model: it reads all its weights for a batch, and what a round needs is
 no longer in the caches behind that. With --no-model both models stop computing behind the first window of one answer,
 which shows what the round itself costs (only the first of each list is measured).
 """

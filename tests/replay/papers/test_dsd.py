@@ -11,6 +11,7 @@ import pytest
 from disco.cli import main
 from disco.errors import ConfigurationError
 from disco.replay.fleet.configuration.fleet_topology import expand
+from disco.replay.fleet.simulation.fleet_simulator import Simulation
 from disco.replay.papers.dsd import dsd_page, dsd_tables, run_dsd
 from disco.replay.papers.dsd.calibrate import calibrate, loop_tokens
 from disco.replay.papers.dsd.calibrated import ADMISSION, DATA
@@ -123,6 +124,22 @@ def test_every_point_is_there_and_the_same_figures_come_again(small):
         assert point.cell.requests_per_s > 0
         assert 0 <= point.alone <= 1
     assert {small.table2[key].alone for key in small.table2 if key[2] == ALONE} == {1.0}
+
+
+def test_what_is_under_way_at_the_beginning_comes_once(monkeypatch):
+    made = []
+
+    class Watched(Simulation):
+        def __init__(self, scenario, topology, requests):
+            super().__init__(scenario, topology, requests)
+            made.append((self, requests))
+
+    monkeypatch.setattr("disco.replay.papers.dsd.steady_state.Simulation", Watched)
+    steady_point(DATA["GSM8K"], Span(15, 5), drafters=100, rtt_ms=0, seed=1, share=0.03, mode="fused")
+    ((simulation, requests),) = made
+    assert len(simulation.begun) < len(requests)
+    begun = [answer.request.prompt_tokens for answer in simulation.begun]
+    assert (begun[:30], begun[30:].count(1)) == ([1] * 30, 0)
 
 
 def test_where_curves_cross(small):

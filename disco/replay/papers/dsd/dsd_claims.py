@@ -107,14 +107,14 @@ def _claims(result: DsdResult) -> Iterator[Claim]:
         "AWC has more throughput than a static window",
         f"{_range(_printed_gains(ADAPTIVE, 'requests_per_s'))} %",
         f"{_range(own)} %; optimal in configuration 1 {_range(_gains(result, OPTIMAL, 'requests_per_s'))} %",
-        _holds(min(own) > 0, f"it has in {sum(gain > 0 for gain in own)} of 12 columns"),
+        _holds(min(own) > 0, f"true in {sum(gain > 0 for gain in own)} of 12 columns"),
     )
     own = _gains(result, ADAPTIVE, "tpot_ms")
     yield Claim(
         "AWC has a lower TPOT than a static window",
         f"{_range(_printed_gains(ADAPTIVE, 'tpot_ms'))} % (as recomputed)",
         f"{_range(own)} %; optimal in configuration 1 {_range(_gains(result, OPTIMAL, 'tpot_ms'))} %",
-        _holds(max(own) < 0, f"it has in {sum(gain < 0 for gain in own)} of 12 columns"),
+        _holds(max(own) < 0, f"true in {sum(gain < 0 for gain in own)} of 12 columns"),
     )
     own = _gains(result, DYNAMIC, "tpot_ms")
     yield Claim(
@@ -123,7 +123,7 @@ def _claims(result: DsdResult) -> Iterator[Claim]:
         f"{_range(own)} %",
         _holds(
             max(own) < 0,
-            f"it has in {sum(gain < 0 for gain in own)} of 12 columns; a draft token costs as much here as one of the "
+            f"true in {sum(gain < 0 for gain in own)} of 12 columns; a draft token costs as much here as one of the "
             "target, so that its longer windows pay only where nearly every draft is right",
         ),
     )

@@ -39,6 +39,8 @@ class Span(NamedTuple):
 
 SPAN: Final = Span(2.5, 1.25)
 """Of the calibration, and of all figures but those of routing."""
+_TIMES: Final = 20
+"""So often all requests are at hand for a run: more than any takes."""
 
 
 class Point(NamedTuple):
@@ -83,7 +85,9 @@ def steady_point(
     topology = expand(scenario)
     requests = requests_of(scenario)
     under_way = _under_way(requests[: len(topology.drafters)], Random(f"{seed} under way"))
-    simulation = Simulation(scenario, topology, under_way + requests[len(under_way) :])
+    # The loop begins with its list again at the end, and what is under way must not come twice.
+    whole = requests[len(under_way) :] + requests * _TIMES
+    simulation = Simulation(scenario, topology, under_way + whole)
     before: dict[int, tuple[int, int]] = {}
     busy_s: list[float] = []
 
