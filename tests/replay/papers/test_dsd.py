@@ -82,9 +82,11 @@ def test_the_length_of_answers_is_that_of_the_closed_loop_in_one_column():
 
 @pytest.mark.slow
 def test_the_calibration_finds_its_constants_again():
-    admission, found = calibrate()
-    assert admission == pytest.approx(ADMISSION, rel=0.02)
+    """The wait before the server within the noise of two runs' TTFT."""
+    (fixed_ms, token_ms), found = calibrate()
     for name, data in DATA.items():
+        noise_ms = 0.08 * printed(name, 1, STATIC).ttft_ms
+        assert fixed_ms + token_ms * data.prompt_tokens == pytest.approx(data.admission_ms, abs=noise_ms)
         assert found[name].acceptance == pytest.approx(data.acceptance, abs=0.011)
 
 
