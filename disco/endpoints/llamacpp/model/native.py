@@ -7,7 +7,6 @@ whole process.
 from __future__ import annotations
 
 import ctypes
-import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy.typing as npt
 
 from disco.endpoints.llamacpp.model.batch_costs import BatchCosts
 from disco.endpoints.llamacpp.model.library import forget_errors, load_library, reason, string_length
+from disco.endpoints.llamacpp.model.loading import load_weights
 from disco.endpoints.llamacpp.model.model_files import check_model_file
 from disco.endpoints.llamacpp.model.stop_flag import Aborted, StopFlag
 from disco.endpoints.llamacpp.model.tokens import ModelTokens
@@ -107,15 +107,7 @@ class NativeModel(ModelTokens):
         keep_loading: Callable[[], bool],
     ) -> None:
         lib = self._lib
-        params = lib.llama_model_default_params()
-        params.n_gpu_layers = gpu_layers
-        progress = lib.llama_progress_callback(lambda _progress, _data: keep_loading())
-        params.progress_callback = progress
-        self._model = lib.llama_model_load_from_file(os.fsencode(self.path), params)
-        if not self._model:
-            if not keep_loading():
-                raise Aborted
-            raise LocalModelError(f"llama.cpp could not load {self.path}: {reason()}")
+        self._model = load_weights(self.path, gpu_layers=gpu_layers, keep_loading=keep_loading)
         if lib.llama_model_has_encoder(self._model) or not lib.llama_model_has_decoder(self._model):
             raise ConfigurationError(f"{self.path} is not a model that writes text; name a chat model.")
         trained = int(lib.llama_model_n_ctx_train(self._model))
@@ -131,6 +123,7 @@ class NativeModel(ModelTokens):
         params.n_batch = params.n_ubatch = self._most_rows()
         params.n_threads = params.n_threads_batch = threads
         params.no_perf = True
+        self._settle(params)
         self._context = lib.llama_init_from_model(self._model, params)
         if not self._context:
             raise LocalModelError(
@@ -147,6 +140,9 @@ class NativeModel(ModelTokens):
         # Loads the pages of the weights and allocates the buffers; the first answer would wait for that.
         self.decode([max(self.bos_token, 0)])
         self.forget()
+
+    def _settle(self, params: Any) -> None:
+        """Change what else the context is made with."""
 
     def _most_rows(self) -> int:
         """Return how many tokens a batch may have."""
