@@ -12,11 +12,12 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from disco.endpoints.llamacpp.batching.batch_model import BatchModel
 from disco.endpoints.llamacpp.batching.slots import Slot, shared_length
 from disco.endpoints.llamacpp.constraints import Vocabulary
 from disco.endpoints.llamacpp.model.batch_costs import BatchCosts
 from disco.endpoints.llamacpp.model.sampler import Keyed
-from disco.endpoints.llamacpp.model.sequences import MOST_ROWS, Rows, SequenceModel
+from disco.endpoints.llamacpp.model.sequences import MOST_ROWS, Rows
 
 __all__ = ["AnswerModel"]
 
@@ -37,7 +38,7 @@ class AnswerModel:
         rejected: tokens computed that turned out wrong.
     """
 
-    def __init__(self, model: SequenceModel, keyed: Keyed) -> None:
+    def __init__(self, model: BatchModel, keyed: Keyed) -> None:
         self._model = model
         self._keyed = keyed
         self.slot: Slot | None = None
@@ -72,6 +73,7 @@ class AnswerModel:
     def prepare(self, ids: Sequence[int]) -> None:
         """Announce the prompt, which needs a slot."""
         self.prompt = list(ids)
+        self.batch_tokens = self._model.reading_batch(len(ids))
         self.ready = self.slot is not None
 
     def reuse(self, ids: Sequence[int]) -> int:

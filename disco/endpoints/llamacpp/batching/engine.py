@@ -14,6 +14,7 @@ from typing import Any, Final
 from anyio import to_thread
 
 from disco.endpoints.llamacpp.batching.answer import Answer, Asked, Order
+from disco.endpoints.llamacpp.batching.batch_model import BatchModel
 from disco.endpoints.llamacpp.batching.model_fingerprint import model_fingerprint
 from disco.endpoints.llamacpp.batching.scheduler import Limits, Scheduler
 from disco.endpoints.llamacpp.batching.verify_curve import measured_curve
@@ -51,6 +52,7 @@ class VerifyEngine:
         context_tokens: prompt and answer together; by default what the model was trained with, at most 4,096.
         threads, batch_tokens, gpu_layers, chat_template: see `LlamaCppEndpoint`.
         limits: of time and number.
+        open_model: opens the model's file; takes what `SequenceModel` takes.
         clock: s; where idle times are told from.
 
     Raises:
@@ -69,6 +71,7 @@ class VerifyEngine:
         gpu_layers: int = -1,
         chat_template: str | None = None,
         limits: Limits = Limits(),  # noqa: B008 - frozen
+        open_model: Callable[..., BatchModel] = SequenceModel,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         numbers = {"slots": slots, "context_tokens": context_tokens, "threads": threads}
@@ -88,6 +91,7 @@ class VerifyEngine:
             "gpu_layers": gpu_layers,
         }
         self._limits = limits
+        self._open = open_model
         self._clock = clock
         self._lock = threading.Condition()
         self._orders: deque[Callable[[Scheduler], None]] = deque()
@@ -213,7 +217,7 @@ class VerifyEngine:
     # In the thread
 
     def _main(self) -> None:
-        model: SequenceModel | None = None
+        model: BatchModel | None = None
         while self._wait():
             failure: Exception | None = None
             try:
@@ -222,6 +226,8 @@ class VerifyEngine:
                 self._work()
             except Aborted:
                 failure = self._closed()
+            except EndpointFailure as lost:
+                self._lose(lost)
             except Exception as exc:  # noqa: BLE001 - all clients must hear of it
                 what = "failed while it computed" if model is not None else "could not be loaded"
                 failure = failure_of(exc, f"The model of the verify server {self.name!r} {what}")
@@ -254,7 +260,14 @@ class VerifyEngine:
             if not scheduler.step(self._clock()) and not self._orders:
                 return
 
-    def _give_up(self, model: SequenceModel | None, failure: Exception) -> None:
+    def _lose(self, failure: EndpointFailure) -> None:
+        """Fail all answers, and keep the model: what it needs elsewhere is lost, and may come back."""
+        if self._scheduler is None:
+            self._give_up(None, failure)
+        else:
+            self._scheduler.fail_all(failure)
+
+    def _give_up(self, model: BatchModel | None, failure: Exception) -> None:
         """Fail everything and free the model; the next round loads it again."""
         scheduler, self._scheduler = self._scheduler, None
         if scheduler is not None:
@@ -269,12 +282,10 @@ class VerifyEngine:
         if model is not None:
             model.close()
 
-    def _load(self) -> SequenceModel:
+    def _load(self) -> BatchModel:
         require_llama_cpp()
         path = resolve_model(self._source)
-        model = SequenceModel(
-            path, slots=self._slots, keep_loading=lambda: not self._closing, **self._numbers
-        )
+        model = self._open(path, slots=self._slots, keep_loading=lambda: not self._closing, **self._numbers)
         try:
             self._renderer = Renderer(model, self._template)
             model.begin(self._flag)
@@ -306,7 +317,7 @@ class VerifyEngine:
         return model
 
 
-def _compute(model: SequenceModel, rows: int) -> None:
+def _compute(model: BatchModel, rows: int) -> None:
     """Compute so many rows behind a few tokens of the first sequence."""
     token = max(model.bos_token, 0)
     if not model.cut(0, _DEPTH):
@@ -316,7 +327,7 @@ def _compute(model: SequenceModel, rows: int) -> None:
             f"{model.path} cannot drop the last tokens of its cache, so it cannot verify drafts."
         )
     model.compute([Rows(0, _DEPTH, [token] * rows)])
-    model.logits(0)  # waits for a GPU
+    model.synchronise()
 
 
 def _prefix(opening: Opening) -> Prefix:

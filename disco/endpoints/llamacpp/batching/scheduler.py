@@ -15,6 +15,7 @@ from typing import Final
 
 from disco.endpoints.llamacpp.batching.answer import Answer, Asked, Order
 from disco.endpoints.llamacpp.batching.answer_model import AnswerModel
+from disco.endpoints.llamacpp.batching.batch_model import BatchModel
 from disco.endpoints.llamacpp.batching.grouping import Group, grouped
 from disco.endpoints.llamacpp.batching.round_refusals import (
     AnswerLost,
@@ -25,7 +26,7 @@ from disco.endpoints.llamacpp.batching.round_refusals import (
 from disco.endpoints.llamacpp.batching.slots import Slots
 from disco.endpoints.llamacpp.batching.verify_curve import VerifyCurve
 from disco.endpoints.llamacpp.model.sampler import Keyed
-from disco.endpoints.llamacpp.model.sequences import Rows, SequenceModel
+from disco.endpoints.llamacpp.model.sequences import Rows
 from disco.endpoints.llamacpp.refusals import malformed
 from disco.endpoints.llamacpp.runtime.job import failure_of
 from disco.errors import EndpointFailure, FailureKind, LocalModelError
@@ -68,7 +69,7 @@ class Scheduler:
 
     def __init__(
         self,
-        model: SequenceModel,
+        model: BatchModel,
         curve: VerifyCurve,
         limits: Limits,
         *,
@@ -207,7 +208,7 @@ class Scheduler:
                     reading = answer, rows
         turn = min((answer.turn for answer, _ in windows), default=self._turns)
         if reading is not None and reading[0].turn <= turn:
-            self._compute([reading], now)
+            self._compute([reading], now, waits=False)
         elif windows:
             self._compute_windows(windows, now)
         return bool(windows) or reading is not None
@@ -297,7 +298,23 @@ class Scheduler:
         members = [by_slot[slot] for slot in range(group.first, group.last + 1) if slot in by_slot]
         self._compute(members, now, group)
 
-    def _compute(self, members: list[tuple[Answer, Rows]], now: float, group: Group | None = None) -> None:
+    def _compute(
+        self,
+        members: list[tuple[Answer, Rows]],
+        now: float,
+        group: Group | None = None,
+        *,
+        waits: bool = True,
+    ) -> None:
+        """Compute rows of answers and let them go on.
+
+        Args:
+            members: the answers with their rows.
+            now: s.
+            group: see `grouped`.
+            waits: for the numbers, so that the pass is timed. The batches of a prompt need not: the model may take the
+                next one meanwhile.
+        """
         for answer, rows in members:
             slot = answer.view.slot
             assert slot is not None
@@ -310,6 +327,8 @@ class Scheduler:
         parts, fillers = self._filled([rows for _, rows in members], group)
         began_at = self._timer()
         places = dict(zip((part.slot for part in parts), self._model.compute(parts), strict=True))
+        if waits:
+            self._model.synchronise()
         took_s = self._timer() - began_at
         for slot_number, length in fillers:
             self._model.cut(slot_number, length)

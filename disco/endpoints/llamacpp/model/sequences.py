@@ -93,6 +93,15 @@ class SequenceModel(NativeModel):
             raise LocalModelError(f"llama.cpp failed while computing (llama_decode returned {code}).")
         return first
 
+    def synchronise(self) -> None:
+        """Return once the newest pass is computed. A GPU computes on behind `compute`."""
+        self._lib.llama_synchronize(self._context)
+
+    def reading_batch(self, prompt_tokens: int) -> int:
+        """Return how many tokens of a prompt with so many are best read at once."""
+        del prompt_tokens  # a pass over more is no slower a token
+        return self.batch_tokens
+
     def cut(self, slot: int, length: int) -> bool:
         """Keep the first tokens of a sequence; return False where the model can keep no part, and none is left."""
         if length > 0 and self._lib.llama_memory_seq_rm(self._memory, slot, length, -1):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from disco.endpoints.chat_template import ChatTemplate, TemplateLimitError
 from disco.endpoints.llamacpp.model.native import Aborted, NativeModel
@@ -14,6 +14,9 @@ from disco.endpoints.llamacpp.tool_calls.call_formats import GENERIC, CallFormat
 from disco.endpoints.llamacpp.tool_calls.tool_request import Tools
 from disco.errors import ConfigurationError, ContextLengthError, EndpointFailure, FailureKind
 from disco.request import Prefix
+
+if TYPE_CHECKING:
+    from disco.endpoints.llamacpp.batching.batch_model import BatchModel
 
 __all__ = ["Prompt", "Rendered", "Renderer", "answer_ids", "build_prompt", "first_behind"]
 
@@ -45,7 +48,7 @@ class Renderer:
     """
 
     def __init__(
-        self, model: NativeModel, override: str | None, check: Callable[[], None] = _no_check
+        self, model: NativeModel | BatchModel, override: str | None, check: Callable[[], None] = _no_check
     ) -> None:
         template = override if override is not None else model.template
         if template is None:

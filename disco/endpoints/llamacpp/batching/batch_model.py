@@ -1,0 +1,69 @@
+"""What the engine of a verify server needs of its model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from disco.endpoints.llamacpp.constraints import Vocabulary
+from disco.endpoints.llamacpp.model.sequences import Rows
+from disco.endpoints.llamacpp.model.stop_flag import StopFlag
+from disco.endpoints.llamacpp.prompting.token_healing import PieceIndex
+
+__all__ = ["BatchModel"]
+
+
+class BatchModel(Protocol):
+    """A model for several answers: a `SequenceModel`, or one of which only a part is on this machine."""
+
+    path: Path
+    slots: int
+    most_rows: int
+    batch_tokens: int
+    context_tokens: int
+    vocabulary: str | None
+    vocabulary_tokens: int
+    index: PieceIndex
+    bos_token: int
+    bos_text: str
+    eos_text: str
+    template: str | None
+
+    @property
+    def wants_bos(self) -> bool: ...
+
+    @property
+    def grammar_vocabulary(self) -> Vocabulary: ...
+
+    @property
+    def handles(self) -> tuple[Any, Any]: ...
+
+    def piece(self, token: int) -> bytes: ...
+
+    def spell(self, ids: Sequence[int]) -> bytes | None: ...
+
+    def ends_answer(self, token: int) -> bool: ...
+
+    def tokenize(self, text: str, *, special: bool) -> list[int]: ...
+
+    def begin(self, flag: StopFlag) -> None: ...
+
+    def reserve(self) -> None: ...
+
+    def forget(self) -> None: ...
+
+    def reading_batch(self, prompt_tokens: int) -> int: ...
+
+    def compute(self, parts: Sequence[Rows]) -> list[int]: ...
+
+    def synchronise(self) -> None: ...
+
+    def cut(self, slot: int, length: int) -> bool: ...
+
+    def logits(self, place: int = -1) -> npt.NDArray[np.float32]: ...
+
+    def close(self) -> None: ...
