@@ -17,6 +17,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from disco.client import AsyncDisco
+from disco.endpoints.llamacpp.batching.round_engine import RoundEngine
 from disco.errors import ConfigurationError
 from disco.server.access_guards import Guards, check_exposure, check_key, check_origins, is_loopback
 from disco.server.admission import AnswerLimiter
@@ -25,7 +26,6 @@ from disco.server.http_reply import JSON, Reply
 from disco.server.prometheus import CONTENT_TYPE_LATEST, Metrics
 from disco.server.relay import Relay
 from disco.server.verifier.facts_route import VERIFIER, FactsRoute
-from disco.server.verifier.round_engine import RoundEngine
 from disco.server.verifier.rounds_route import RELEASE, ROUNDS, ReleaseRoute, RoundsRoute
 from disco.server.verifier.verifier_metrics import VerifierMetrics
 

@@ -16,13 +16,13 @@ import anyio
 import uvicorn
 
 from disco.client import AsyncDisco
+from disco.endpoints.llamacpp.batching.round_engine import RoundEngine
 from disco.errors import ConfigurationError
 from disco.server.access_guards import check_exposure, is_loopback
 from disco.server.admission import AnswerLimiter
 from disco.server.app import MAX_BODY_BYTES, MAX_CONCURRENT, make_app
 from disco.server.http_protocol import HttpProtocol
 from disco.server.prometheus import Metrics
-from disco.server.verifier.round_engine import RoundEngine
 
 __all__ = ["PORT", "serve"]
 

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from disco.endpoints.llamacpp.batching.engine import VerifyEngine
-from disco.server.verifier import EngineEndpoint
+from disco.endpoints.llamacpp.batching.engine_endpoint import EngineEndpoint
 from tests.endpoints import conformance_writing  # noqa: F401 - its checks enter CHECKS
 from tests.endpoints.conformance import CHECKS, Subject
 

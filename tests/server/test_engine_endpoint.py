@@ -13,11 +13,11 @@ from watched import virtually
 
 from disco import AsyncDisco
 from disco.endpoints.contract import Endpoint
+from disco.endpoints.llamacpp.batching.engine_endpoint import EngineEndpoint
 from disco.errors import ContextLengthError, EndpointFailure, FailureKind, LocalModelError
 from disco.events import Delta, DeltaKind, Ended, ToolCallDelta
 from disco.request import Prefix, Request
 from disco.server import make_app
-from disco.server.verifier import EngineEndpoint
 from disco.speculate.messages import Verdict
 
 CHATS = "/v1/chat/completions"

@@ -44,10 +44,10 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
         )
     check_output(arguments, record=arguments.record, histories=arguments.histories)
     from disco.client import AsyncDisco, RouteLog  # noqa: PLC0415 - `disco --help` needs no model
+    from disco.endpoints.llamacpp.batching.engine_endpoint import EngineEndpoint  # noqa: PLC0415 - as above
     from disco.endpoints.llamacpp.model.model_files import short_name  # noqa: PLC0415 - as above
     from disco.endpoints.openai_api.sdk_client import ReusesRequests  # noqa: PLC0415 - as above
     from disco.server import Metrics, serve  # noqa: PLC0415 - needs the extra
-    from disco.server.verifier import EngineEndpoint  # noqa: PLC0415 - as above
 
     class Client(ReusesRequests, AsyncDisco):
         """This command's own client: no application changes its headers."""

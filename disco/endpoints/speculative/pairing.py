@@ -77,7 +77,7 @@ class Pairing:
             # What was known stays in use: an answer will show whether it still holds.
             self._until = self._clock() + _KEEP_UNREACHED_S
         else:
-            self._learn(facts)
+            self.learn(facts)
         finally:
             self._asking.set()
             self._asking = None
@@ -113,7 +113,8 @@ class Pairing:
             return True  # any vocabulary will do, or its model is not loaded yet
         return drafter.vocabulary == self.facts.vocabulary
 
-    def _learn(self, facts: VerifierFacts | None) -> None:
+    def learn(self, facts: VerifierFacts | None) -> None:
+        """Take what the server says of itself; None: it does not verify."""
         known = self.facts
         if facts is not None and (known is None or known.model != facts.model):
             self.estimates = Estimates(VerifyCurve(facts.verify_s) if facts.verify_s else None)

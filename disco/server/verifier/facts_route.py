@@ -11,8 +11,8 @@ from typing import Final
 
 from starlette.types import Receive, Scope, Send
 
+from disco.endpoints.llamacpp.batching.round_engine import RoundEngine
 from disco.server.http_reply import Reply
-from disco.server.verifier.round_engine import RoundEngine
 
 __all__ = ["VERIFIER", "FactsRoute"]
 

@@ -53,6 +53,7 @@ import openai
 from starlette.types import Receive, Scope, Send
 
 from disco.client.request_checks import check_chat
+from disco.endpoints.llamacpp.batching.round_engine import RoundEngine
 from disco.endpoints.llamacpp.batching.round_refusals import RoundRefused
 from disco.errors import EndpointFailure, FailureKind
 from disco.server.admission import AnswerLimiter
@@ -60,7 +61,6 @@ from disco.server.api_errors import SERVER, Refusal, refusal_of
 from disco.server.http_reply import LINES, Reply
 from disco.server.request_body import parse_json
 from disco.server.request_flow import answer_request
-from disco.server.verifier.round_engine import RoundEngine
 from disco.server.verifier.verifier_metrics import VerifierMetrics
 from disco.speculate.messages import BadMessageError, Round, Verdict
 

@@ -223,7 +223,7 @@ class Pair:
             client=openai.AsyncOpenAI(api_key="key", base_url="http://server.invalid/v1")
         )
         self.pairing = Pairing(self.drafter)
-        self.pairing._learn(facts)
+        self.pairing.learn(facts)
         self.settings = {"always": True, "window": 4, "parallel": 1, **settings}
 
     def endpoint(self) -> SpeculativeEndpoint:

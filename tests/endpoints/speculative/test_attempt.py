@@ -308,7 +308,7 @@ async def test_nobody_reads_so_the_server_is_not_read_on():
 async def test_capabilities_are_the_verify_servers_once_it_is_known():
     pair = Pair(facts=None)
     assert pair.endpoint().capabilities("m") == pair.server.capabilities("m")
-    pair.pairing._learn(FACTS)
+    pair.pairing.learn(FACTS)
     able = pair.endpoint().capabilities("m")
     assert (able.continues, able.vocabulary, able.context_tokens) == (True, "vocab", 4096)
     assert able.features is None

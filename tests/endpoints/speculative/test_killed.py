@@ -25,13 +25,13 @@ from disco.cost import Phase
 from disco.endpoints.contract import Endpoint
 from disco.endpoints.drafter import Drafted, Drafter, Drafting, DraftOrder
 from disco.endpoints.llamacpp.batching.engine import Limits, VerifyEngine
+from disco.endpoints.llamacpp.batching.engine_endpoint import EngineEndpoint
 from disco.endpoints.llamacpp.batching.slots import Slots
 from disco.endpoints.llamacpp.drafting.llamacpp_drafter import LlamaCppDrafting
 from disco.endpoints.speculative.verifier_client import VerifierClient
 from disco.events import Usage
 from disco.request import Timeouts
 from disco.server import serve
-from disco.server.verifier import EngineEndpoint
 from disco.session.records.route_record import RouteRecord
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real, signals]

@@ -17,11 +17,11 @@ from serving import Served, serving
 from disco import AsyncDisco
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.endpoints.llamacpp.batching.engine import VerifyEngine
+from disco.endpoints.llamacpp.batching.engine_endpoint import EngineEndpoint
 from disco.endpoints.openai_api import OpenAIEndpoint
 from disco.endpoints.speculative import SpeculativeEndpoint
 from disco.endpoints.speculative.pairing import Pairing
 from disco.endpoints.speculative.verifier_client import verifier_facts
-from disco.server.verifier import EngineEndpoint
 from tests.endpoints import conformance_assist, conformance_writing  # noqa: F401 - their checks enter CHECKS
 from tests.endpoints.conformance import CHECKS, Check, Subject, ask, collect, complete, first_content, text_of
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -12,9 +12,34 @@ import numpy.typing as npt
 from disco.endpoints.llamacpp.model.candidates import Candidates
 from disco.endpoints.llamacpp.model.native import NativeModel
 from disco.endpoints.llamacpp.model.sampler import Keyed, Sampler, log_sum_exp
-from disco.endpoints.llamacpp.request_params import Sampling
+from disco.endpoints.llamacpp.request_params import Sampling, read_params
+from disco.request import Prefix, Request
+from disco.speculate.coupled import gumbel_noise
 
-__all__ = ["DraftSampler"]
+__all__ = ["DraftSampler", "choosing_params"]
+
+# The parameters that change which token is chosen. Stop strings, tools and schemas are the other model's concern.
+_LOOKED_AT: Final = 32
+_CHOOSING: Final = frozenset(
+    {
+        *("temperature", "top_k", "top_p", "min_p", "logit_bias"),
+        *("frequency_penalty", "presence_penalty", "repeat_penalty"),
+    }
+)
+
+
+def choosing_params(params: Mapping[str, Any], *, name: str) -> Sampling:
+    """Return those parameters of a request that choose tokens.
+
+    Args:
+        params: of the request.
+        name: the endpoint's, for messages.
+
+    Raises:
+        EndpointFailure: BAD_REQUEST for one that is malformed.
+    """
+    chosen = {one: value for one, value in params.items() if one in _CHOOSING}
+    return read_params(Request([], "", chosen), Prefix(), endpoint=name)
 
 
 class DraftSampler(Sampler):
@@ -34,6 +59,7 @@ class DraftSampler(Sampler):
     def __init__(self, model: NativeModel, sampling: Sampling, seed: int) -> None:
         self._settled_chain: Any = None
         self._keys = Keyed(seed)
+        self._temperature = sampling.temperature
         super().__init__(model, sampling, (), keyed=self._keys)
         self._table: _Remembering | None = _Remembering(self._lib, model.vocabulary_tokens)
         self._room = np.empty(model.vocabulary_tokens, np.float32)
@@ -63,6 +89,23 @@ class DraftSampler(Sampler):
         token = self.sample(position=position)
         self._keys.chosen.clear()  # the job keeps them
         return token
+
+    @property
+    def remembers(self) -> bool:
+        """Whether tokens that were chosen change what is chosen next: there are penalties."""
+        return self._penalises
+
+    def likeliest(self, position: int, count: int) -> list[int]:
+        """Return the tokens that come first at the place of the newest choice, its noise included, in their order.
+
+        They are looked for among the most probable ones; bias and penalties are left out.
+        """
+        logits = self._model.logits()
+        most = np.argpartition(logits, -_LOOKED_AT)[-_LOOKED_AT:]
+        scores = logits[most].astype(np.float64)
+        if not self._greedy:
+            scores = scores / self._temperature + gumbel_noise(self._keys.seed, position, most)
+        return [int(one) for one in most[np.argsort(-scores, kind="stable")][:count]]
 
     def top_probability(self) -> float:
         """Return the probability of the most probable token at the place of the newest choice, before the noise.

@@ -9,25 +9,17 @@ import anyio
 
 from disco.endpoints.drafter import Drafted, Drafter, Drafting, DraftOrder
 from disco.endpoints.llamacpp.drafting.draft_job import DraftJob
+from disco.endpoints.llamacpp.drafting.draft_sampler import choosing_params
 from disco.endpoints.llamacpp.model.native import NativeModel
-from disco.endpoints.llamacpp.request_params import Sampling, read_params
+from disco.endpoints.llamacpp.request_params import Sampling
 from disco.endpoints.llamacpp.runtime.thread_mailbox import Mailbox
 from disco.endpoints.llamacpp.runtime.worker import ModelWorker
 from disco.errors import EndpointFailure, FailureKind, LocalModelError
 from disco.events import Parked, Progress, Usage
-from disco.request import Prefix, Request
 
 __all__ = ["LlamaCppDrafter", "LlamaCppDrafting"]
 
 _STOP_WITHIN_S: Final = 10.0  # limit of shielded waits; stopping takes milliseconds
-
-# The parameters that change which token is chosen. Stop strings, tools and schemas are the other model's concern.
-_CHOOSING: Final = frozenset(
-    {
-        *("temperature", "top_k", "top_p", "min_p", "logit_bias"),
-        *("frequency_penalty", "presence_penalty", "repeat_penalty"),
-    }
-)
 
 
 class LlamaCppDrafter(Drafter):
@@ -69,8 +61,7 @@ class LlamaCppDrafter(Drafter):
         return (spelt or b"").decode("utf-8", "replace")
 
     def open(self, *, seed: int, sampling: Mapping[str, Any]) -> LlamaCppDrafting:
-        chosen = {name: value for name, value in sampling.items() if name in _CHOOSING}
-        params = read_params(Request([], "", chosen), Prefix(), endpoint=self.name)
+        params = choosing_params(sampling, name=self.name)
         return LlamaCppDrafting(self._worker, self._open, params, seed=seed, name=self.name)
 
 

@@ -16,11 +16,11 @@ import httpx2
 import openai
 
 from disco.endpoints.contract import Attempt, Capabilities, Endpoint, Event, seam_behind
+from disco.endpoints.llamacpp.batching.round_engine import RoundEngine
 from disco.endpoints.llamacpp.output.delta_fields import delta_of
 from disco.errors import EndpointFailure, FailureKind
 from disco.events import Ended, SeamReport, Usage
 from disco.request import Prefix, Request
-from disco.server.verifier.round_engine import RoundEngine
 from disco.speculate.messages import Opening, Round, Verdict
 
 __all__ = ["EngineEndpoint"]

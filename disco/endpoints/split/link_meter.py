@@ -1,0 +1,97 @@
+"""How fast the way to a layer server is: measured when it is opened, and by every prompt after that."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from disco.speculate.chunks import SplitPath
+from disco.speculate.layer_facts import LayerFacts
+from disco.speculate.seen import VerifyCurve
+
+__all__ = ["Answered", "LinkMeter", "device_curve"]
+
+_OLD_SHARE: Final = 0.8  # the paper's alpha
+_TRIES: Final = 3
+_PROBE_BYTES: Final = 65_536
+_FEWEST_ROWS: Final = 8
+_FASTEST_BPS: Final = 1e9  # beyond this, what is measured is the two programs
+_CURVE_ROWS: Final = (1, 4, 16, 64, 256)
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A frame with its reply.
+
+    Attributes:
+        took_s: from the sending to the reply, s.
+        server_s: of it, in the server: waiting and computing, s.
+    """
+
+    took_s: float
+    server_s: float
+
+    @property
+    def way_s(self) -> float:
+        """The time on the way, there and back."""
+        return max(self.took_s - self.server_s, 1e-6)
+
+
+class Probe(Protocol):
+    """Sends so many rows, of which so many are wanted, and returns how long that took."""
+
+    def __call__(self, rows: int, wanted: int, /) -> Answered: ...
+
+
+class LinkMeter:
+    """Rates and round trip of one link. Mutable: all attributes.
+
+    Attributes:
+        rtt_s: without payload, s.
+        up_bps, down_bps: bytes/s.
+    """
+
+    def __init__(self) -> None:
+        self.rtt_s = 0.0
+        self.up_bps = self.down_bps = _FASTEST_BPS
+
+    def measure(self, probe: Probe, state_bytes: int, most_rows: int) -> None:
+        """Measure an idle link: the quickest of small frames is the round trip, a large one each way its rate."""
+        self.rtt_s = min(probe(1, 0).way_s for _ in range(_TRIES))
+        rows = min(max(_PROBE_BYTES // state_bytes, _FEWEST_ROWS), most_rows)
+        up, both = probe(rows, 0), probe(rows, rows)
+        size = rows * state_bytes
+        self.up_bps = _rate(size, up.way_s - self.rtt_s)
+        self.down_bps = _rate(size, both.way_s - up.way_s)
+
+    def flowed_up(self, size: int, seconds: float) -> None:
+        """Learn that so many bytes went up one behind the other in so many seconds."""
+        self.up_bps = _OLD_SHARE * self.up_bps + (1 - _OLD_SHARE) * _rate(size, seconds)
+
+    def path(self, facts: LayerFacts, device: VerifyCurve, state_bytes: int) -> SplitPath:
+        """Return what is known now, for the choice of a chunk."""
+        points = facts.seen_s or facts.compute_s or ((1, 0.0),)
+        cloud = VerifyCurve(points)
+        return SplitPath(
+            self.up_bps, self.down_bps, self.rtt_s, state_bytes, device, cloud, min(facts.load, 1e6)
+        )
+
+
+def device_curve(
+    compute: Callable[[int], object], most_rows: int, *, clock: Callable[[], float] = time.perf_counter
+) -> VerifyCurve:
+    """Measure how long the device's layers take, by rows."""
+    points: list[tuple[int, float]] = []
+    sizes: Sequence[int] = [rows for rows in _CURVE_ROWS if rows <= most_rows]
+    compute(1)  # the first pass allocates
+    for rows in sizes:
+        began_at = clock()
+        compute(rows)
+        points.append((rows, clock() - began_at))
+    return VerifyCurve(points)
+
+
+def _rate(size: int, seconds: float) -> float:
+    return min(size / max(seconds, 1e-9), _FASTEST_BPS)

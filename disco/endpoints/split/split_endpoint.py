@@ -1,0 +1,193 @@
+"""A model cut in two as one endpoint: its first layers and its head here, the layers between them on a layer server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit
+
+from disco.endpoints.contract import Attempt, Capabilities, Endpoint
+from disco.endpoints.llamacpp.batching.engine import VerifyEngine
+from disco.endpoints.llamacpp.batching.engine_endpoint import EngineEndpoint
+from disco.endpoints.llamacpp.layers.layer_files import read_layer_file
+from disco.endpoints.llamacpp.model.model_files import require_llama_cpp
+from disco.endpoints.speculative.pairing import Pairing
+from disco.endpoints.speculative.rounds_run import Verifier
+from disco.endpoints.speculative.speculative_attempt import SpeculativeAttempt
+from disco.endpoints.split.engine_verifier import EngineVerifier
+from disco.endpoints.split.layer_link import LayerServer
+from disco.endpoints.split.split_drafter import SplitDrafter
+from disco.endpoints.split.split_model import Chunks, SplitModel
+from disco.events import Traffic
+from disco.plan import Reach
+from disco.request import Prefix, Request
+from disco.speculate.chunks import Reply
+from disco.speculate.messages import Opening, VerifierFacts
+from disco.speculate.windows.answer_windows import window_for
+
+__all__ = ["SplitEndpoint"]
+
+_UNSERVED_WANTS: Final = frozenset({"logp", "label_scores"})
+
+
+class SplitEndpoint(Endpoint):
+    """A model cut in two (`disco split cut`).
+
+    The answer is written by the engine of a verify server, which runs here: tools, schemas, stop strings and sampling
+    are this machine's. Its model's middle layers are elsewhere. Where the device's file has a trained adapter, drafts
+    are verified in rounds, as with a verify server; otherwise, or where drafting does not pay, each token is one pass.
+
+    The prompt's tokens do not leave this machine, but states do, from which they can be read back: see docs/split.md.
+    So the endpoint's place is "server", and a request that must stay here is never sent to it.
+
+    Args:
+        device_file: the device's part; the head's is beside it.
+        server: where the middle layers are.
+        name: the endpoint's.
+        reach: "own": the layer server is another machine of the user's; "any": another's.
+        slots: answers whose caches are kept at the same time.
+        context_tokens, threads, batch_tokens, gpu_layers: of the device's part; see `LlamaCppEndpoint`.
+        chunks, reply: see `SplitModel`.
+        window: name of the rule for the number of drafted tokens, or a fixed number of them; 0 drafts nothing.
+        max_window: most drafted tokens of a round.
+        min_gain: the share of the time per token that drafting has to save.
+        always: draft whatever is predicted.
+        branches, steps: see `SplitDrafter`.
+
+    Raises:
+        ConfigurationError: a number is out of range, or a package is missing.
+        ModelFileError: the file is not usable, or not the device's part.
+    """
+
+    place: Literal["server"] = "server"
+
+    def __init__(
+        self,
+        device_file: Path,
+        server: LayerServer,
+        *,
+        name: str = "split",
+        reach: Reach = "own",
+        slots: int = 2,
+        context_tokens: int | None = None,
+        threads: int = 1,
+        batch_tokens: int = 512,
+        gpu_layers: int = -1,
+        chunks: Chunks = "makespan",
+        reply: Reply = "last",
+        window: str | int = "optimal",
+        max_window: int = 8,
+        min_gain: float = 0.05,
+        always: bool = False,
+        branches: int = 2,
+        steps: int = 4,
+    ) -> None:
+        require_llama_cpp()
+        self.name = name
+        self._reach = reach
+        self._server = server
+        file = read_layer_file(device_file, "device")
+        self._model: SplitModel | None = None
+        make = partial(SplitModel, server=server, name=name, chunks=chunks, reply=reply)
+
+        def opened(path: Path, **options: Any) -> SplitModel:
+            self._model = make(path, **options)
+            return self._model
+
+        self.engine = VerifyEngine(
+            file.path,
+            name=name,
+            slots=slots,
+            context_tokens=context_tokens,
+            threads=threads,
+            batch_tokens=batch_tokens,
+            gpu_layers=gpu_layers,
+            open_model=opened,
+        )
+        self._inner = EngineEndpoint(self.engine, name=name)
+        drafts = file.has_adapter and window != 0
+        drafter = SplitDrafter(name=name, model=lambda: self._model, branches=branches, steps=steps)
+        self.pairing = Pairing(drafter if drafts else None)
+        self._window = window_for(
+            window if drafts else "optimal",
+            most=max_window,
+            parallel=1,
+            min_gain=None if always else min_gain,
+        )
+        self._always = always
+        self._attempts: set[SpeculativeAttempt] = set()
+
+    @property
+    def reach(self) -> Reach:
+        return self._reach
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Return the host and port of the layer server."""
+        parts = urlsplit(self._server.base_url)
+        return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+
+    @property
+    def model(self) -> SplitModel | None:
+        """Return the model; None while it is not loaded."""
+        return self._model
+
+    def capabilities(self, model: str | None = None) -> Capabilities:
+        return replace(self._inner.capabilities(model), limits=True)
+
+    def open(
+        self,
+        request: Request,
+        prefix: Prefix = Prefix(),  # noqa: B008 - frozen
+        *,
+        wants: frozenset[str] = frozenset(),
+    ) -> Attempt:
+        facts = self.engine.facts()
+        if self.pairing.facts is None and facts.vocabulary is not None:
+            self.pairing.learn(facts)
+        attempt = SpeculativeAttempt(
+            name=self.name,
+            request=request,
+            prefix=prefix,
+            pairing=self.pairing,
+            ask=self._ask,
+            drafter=self.pairing.drafts(),
+            window=self._window,
+            always=self._always,
+            parallel=1,
+            verifier=self._verifier,
+            plain=lambda: self._inner.open(request, prefix, wants=wants),
+            may_ask_rounds=wants.isdisjoint(_UNSERVED_WANTS),
+            on_close=self._attempts.discard,
+        )
+        self._attempts.add(attempt)
+        return attempt
+
+    async def _ask(self) -> VerifierFacts | None:
+        return self.pairing.facts
+
+    def _verifier(self, request: Request, opening: Callable[[], Opening]) -> Verifier:
+        del request
+        return EngineVerifier(self.engine, opening, self._passed)
+
+    def _passed(self) -> Traffic:
+        return Traffic() if self._model is None else self._model.link.traffic
+
+    async def warm_up(self) -> None:
+        """Load the device's part, connect, and measure the link.
+
+        Raises:
+            DiscoError: a file cannot be loaded.
+            EndpointFailure: the layer server cannot be reached, or does not fit.
+        """
+        await self._inner.warm_up()
+
+    async def aclose(self) -> None:
+        """Close every open attempt, then free the model and end its thread. Idempotent."""
+        for attempt in list(self._attempts):
+            await attempt.aclose()
+        await self.pairing.aclose()
+        await self._inner.aclose()

@@ -1,0 +1,303 @@
+"""A model of which only the first layers and the head are on this machine, as the engine of an answer uses it.
+
+A pass is: first layers here, states up, middle layers there, states down, head here. `compute` does it up to the
+sending; what comes back is waited for where it is needed. So while a piece of a prompt is on its way, or
+computed there, the device computes the next one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from disco.endpoints.llamacpp.constraints import Vocabulary
+from disco.endpoints.llamacpp.layers.device_model import DeviceModel
+from disco.endpoints.llamacpp.layers.state_model import StateModel, StateRows
+from disco.endpoints.llamacpp.model.sequences import MOST_ROWS, Rows
+from disco.endpoints.llamacpp.model.stop_flag import StopFlag
+from disco.endpoints.split.device_states import DeviceStates
+from disco.endpoints.split.exchange import Exchange, Sent
+from disco.endpoints.split.layer_link import LayerLink, LayerServer
+from disco.endpoints.split.link_meter import Answered, LinkMeter, device_curve
+from disco.errors import (
+    LocalModelError,
+)
+from disco.speculate.chunks import Reply, equation3, makespan_chunk
+from disco.speculate.layer_facts import LayerFacts
+
+__all__ = ["Chunks", "SplitModel"]
+
+Chunks = Literal["makespan", "equation3", "all"] | int
+"""How a prompt is cut: "makespan" minimises the exact recursion, "equation3" is the paper's, "all" sends it in one."""
+
+
+class SplitModel:
+    """See the module, and `BatchModel` for the methods. For one thread; `states` is shared with a drafter's.
+
+    Mutable: `_content`, the tokens of each sequence; `_newest`, the frames of the newest pass; `_logits`, their rows'
+    once the head has computed them; `facts`.
+
+    Args:
+        path: the device's file; the head's is beside it.
+        server: where the middle layers are.
+        name: the endpoint's, for messages.
+        chunks: how a prompt is cut.
+        reply: which rows of a prompt come down; "all" is the paper's.
+        slots, keep_loading, context_tokens, threads, batch_tokens, gpu_layers: as for `SequenceModel`.
+
+    Raises:
+        ModelFileError: a file is missing or unfit.
+        EndpointFailure: the layer server cannot be reached, or does not fit.
+
+    Attributes:
+        device: the first layers and the draft's head.
+        states: what they have computed.
+        facts: what the server said last.
+        meter: how fast the link is.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        server: LayerServer,
+        name: str,
+        chunks: Chunks = "makespan",
+        reply: Reply = "last",
+        slots: int = 1,
+        keep_loading: Callable[[], bool] = lambda: True,
+        context_tokens: int | None = None,
+        threads: int = 1,
+        batch_tokens: int = 512,
+        gpu_layers: int = -1,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.path, self.slots = path, slots
+        self._chunks, self._reply, self._clock = chunks, reply, clock
+        self._name = name
+        self.device = DeviceModel(
+            path,
+            slots=slots,
+            keep_loading=keep_loading,
+            context_tokens=context_tokens,
+            threads=threads,
+            batch_tokens=batch_tokens,
+            gpu_layers=gpu_layers,
+        )
+        device = self.device
+        self._head: StateModel | None = None
+        try:
+            self._link = LayerLink(
+                server,
+                fingerprint=device.file.fingerprint,
+                layers=device.file.layers,
+                hidden=device.hidden,
+                name=name,
+            )
+            self.facts: LayerFacts = self._link.facts()
+            most = max(device.batch_tokens, MOST_ROWS)
+            self._head = StateModel(
+                head_file(path),
+                "head",
+                context_tokens=MOST_ROWS * slots,
+                threads=threads,
+                most_rows=MOST_ROWS * slots,
+                gpu_layers=gpu_layers,
+                keep_loading=keep_loading,
+            )
+            if self._head.file.fingerprint != device.file.fingerprint:
+                raise LocalModelError(
+                    f"{self._head.file.path} and {path} were cut from different models. Cut the model again."
+                )
+        except BaseException:
+            self.close()
+            raise
+        self.context_tokens = min(device.context_tokens, self.facts.context_tokens)
+        self.batch_tokens, self.most_rows = device.batch_tokens, most
+        self.states = DeviceStates(device, self._link.numpy_type)
+        self.meter = LinkMeter()
+        self._content: list[list[int]] = [[] for _ in range(slots)]
+        self._newest: list[tuple[int, int, Sent]] = []  # (first place, wanted from, frame)
+        self._logits: dict[int, npt.NDArray[np.float32]] | None = None
+        self._exchange = Exchange(
+            self._link, self._states_of, name=name, most_rows=self.batch_tokens, clock=clock
+        )
+        # What does not depend on where the layers are:
+        self.vocabulary, self.vocabulary_tokens = device.vocabulary, device.vocabulary_tokens
+        self.index, self.bos_token = device.index, device.bos_token
+        self.bos_text, self.eos_text, self.template = device.bos_text, device.eos_text, device.template
+        self.piece, self.spell, self.ends_answer = device.piece, device.spell, device.ends_answer
+        self.tokenize, self.handles = device.tokenize, device.handles
+
+    @property
+    def wants_bos(self) -> bool:
+        """See `ModelTokens`."""
+        return self.device.wants_bos
+
+    @property
+    def grammar_vocabulary(self) -> Vocabulary:
+        """See `ModelTokens`."""
+        return self.device.grammar_vocabulary
+
+    @property
+    def link(self) -> LayerLink:
+        """The connection."""
+        return self._link
+
+    def begin(self, flag: StopFlag) -> None:
+        """Make `flag` stop all computation, and all waiting, from now on."""
+        self._exchange.flag = flag
+        self.device.begin(flag)
+        if self._head is not None:
+            self._head.begin(flag)
+
+    def reserve(self) -> None:
+        """Make the arrays of the device's passes, and measure device and link."""
+        self.device.reserve()
+        with self.states.lock:
+            token = max(self.device.bos_token, 0)
+
+            def compute(rows: int) -> None:
+                self.device.compute_states(0, 0, [token] * rows)
+                self.device.forget()
+
+            self._device_s = device_curve(compute, min(self.device.batch_tokens, self.context_tokens))
+        most = min(self.facts.most_rows, self.context_tokens)
+        self.meter.measure(self._probe, self._link.state_bytes, most)
+        self._link.release(0)
+
+    def _probe(self, rows: int, wanted: int) -> Answered:
+        states = np.zeros((rows, self.device.hidden), np.float32)
+        frame = Sent(0, 0, rows, wanted)
+        self._exchange.send(frame, states)
+        self._exchange.collect()
+        assert frame.reply is not None
+        return Answered(frame.replied_s - frame.sent_s, frame.reply.queue_s + frame.reply.compute_s)
+
+    def forget(self) -> None:
+        """Empty all sequences here; there they are replaced by what comes next."""
+        with self.states.lock:
+            self.states.forget()
+        for content in self._content:
+            content.clear()
+
+    def reading_batch(self, prompt_tokens: int) -> int:
+        """Return the chunk in which a prompt is sent, tokens."""
+        chunks = self._chunks
+        if chunks == "all":
+            chunk = prompt_tokens
+        elif isinstance(chunks, int):
+            chunk = chunks
+        else:
+            path = self.meter.path(self.facts, self._device_s, self._link.state_bytes)
+            best = (
+                equation3(path, prompt_tokens)
+                if chunks == "equation3"
+                else makespan_chunk(path, prompt_tokens, reply=self._reply)
+            )
+            chunk = best
+        return max(1, min(chunk, self.batch_tokens))
+
+    def compute(self, parts: Sequence[Rows]) -> list[int]:
+        """Compute rows of several sequences as far as this machine can, and send their states.
+
+        Returns:
+            The place of the first row of each part, for `logits`.
+
+        Raises:
+            Aborted: the flag was set.
+            EndpointFailure: the layer server cannot be reached, or refuses the rows.
+            LocalModelError: llama.cpp failed.
+        """
+        places, place = [], 0
+        self._newest, self._logits = [], None
+        for part in parts:
+            places.append(place)
+            if part.logits_from < len(
+                part.ids
+            ):  # else they only fill a rectangle up, which nobody needs here
+                content = self._content[part.slot]
+                del content[part.at :]
+                content.extend(part.ids)
+                with self.states.lock:
+                    states = self.states.rows(part.slot, content, part.at)
+                is_prompt = part.logits_from > 0
+                everything = is_prompt and self._reply == "all"
+                wanted = len(part.ids) if everything else len(part.ids) - part.logits_from
+                frame = Sent(part.slot, part.at, len(part.ids), wanted)
+                self._exchange.send(frame, states)
+                self._newest.append((place, part.logits_from, frame))
+            place += len(part.ids)
+        return places
+
+    def synchronise(self) -> None:
+        """Wait for the states of the newest pass, and compute the head."""
+        if self._logits is None:
+            self._exchange.collect(self.meter)
+            self._logits = self._headed()
+
+    def logits(self, place: int = -1) -> npt.NDArray[np.float32]:
+        """Return the logits of a row of the newest pass that was asked for, shape (vocabulary,)."""
+        self.synchronise()
+        assert self._logits is not None
+        return self._logits[place]
+
+    def cut(self, slot: int, length: int) -> bool:
+        """Keep the first tokens of a sequence; return False where it has fewer, and none is left then."""
+        content = self._content[slot]
+        has_them = length <= len(content)
+        del content[length if has_them else 0 :]
+        return has_them
+
+    def close(self) -> None:
+        """Free everything, and break the connection off. Idempotent."""
+        self.device.close()
+        if self._head is not None:
+            self._head.close()
+        if hasattr(self, "_link"):
+            self._link.close()
+
+    def _states_of(self, slot: int, at: int, end: int) -> npt.NDArray[Any]:
+        with self.states.lock:
+            return self.states.rows(slot, self._content[slot][:end], at)
+
+    def _headed(self) -> dict[int, npt.NDArray[np.float32]]:
+        """Return the logits of the newest pass by place; the last row's under -1, too."""
+        places: list[int] = []
+        deep: list[npt.NDArray[Any]] = []
+        for first, wanted_from, frame in self._newest:
+            assert frame.reply is not None
+            assert frame.reply.states is not None
+            needed = frame.rows - wanted_from
+            places.extend(range(first + wanted_from, first + frame.rows))
+            deep.append(frame.reply.states[-needed:])
+        assert self._head is not None
+        head = self._head
+        head.cut(0, 0)
+        rows = np.concatenate(deep)
+        parts = (
+            [head.compute([StateRows(0, 0, rows)])[0]] if len(rows) <= head.most_rows else self._pieces(rows)
+        )
+        logits = dict(zip(places, np.concatenate(parts) if len(parts) > 1 else parts[0], strict=True))
+        logits[-1] = logits[places[-1]]
+        return logits
+
+    def _pieces(self, rows: npt.NDArray[Any]) -> list[npt.NDArray[np.float32]]:
+        assert self._head is not None
+        parts = []
+        for at in range(0, len(rows), self._head.most_rows):
+            self._head.cut(0, 0)
+            parts.append(
+                self._head.compute([StateRows(0, 0, rows[at : at + self._head.most_rows])])[0].copy()
+            )
+        return parts
+
+
+def head_file(device_file: Path) -> Path:
+    """Return the head's file beside the device's."""
+    return device_file.with_name(device_file.name.replace(".device.gguf", ".head.gguf"))
