@@ -6,6 +6,7 @@ from disco.client.async_client import AsyncAzureDisco, AsyncDisco
 from disco.client.chat.revised_text import RevisedText
 from disco.client.endpoint_catalog.backups import Backup
 from disco.client.endpoint_catalog.local_servers import LocalServer
+from disco.client.endpoint_catalog.splits import Split
 from disco.client.endpoint_catalog.tiers import Tier
 from disco.client.sync.sync_client import AzureDisco, Disco
 from disco.errors import (
@@ -41,6 +42,7 @@ __all__ = [
     "RedactionError",
     "RevisedText",
     "RouteLog",
+    "Split",
     "Tier",
     "Timeouts",
 ]

@@ -46,6 +46,7 @@ ENDPOINT_KINDS = {
     "endpoints.redaction": {"endpoints.openai_api", "endpoints.continuation"},
     "endpoints.simulation": set(),
     "endpoints.speculative": {"endpoints.openai_api"},
+    "endpoints.split": {"endpoints.llamacpp", "endpoints.openai_api", "endpoints.speculative"},
 }
 
 

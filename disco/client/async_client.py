@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from disco.client.chat.completions import DiscoChat
     from disco.client.endpoint_catalog.backups import Backup
     from disco.client.endpoint_catalog.local_servers import LocalServer
+    from disco.client.endpoint_catalog.splits import Split
     from disco.client.endpoint_catalog.tiers import Tier
     from disco.dispatch import Preset
     from disco.endpoints.continuation import Continuation
@@ -175,8 +176,8 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
         server_profile: the server's profile, or its name or path. Its TTFT distribution is used until the client
             has measured its own.
         price: USD per million (input, output) tokens of the server's model. Default: the price table's.
-        tiers: models between the local one and the server, from the smallest to the best: `disco.Tier` or endpoint
-            objects (which the caller closes). With them, no `api_key` is needed. Under `preset="cascade"` an answer
+        tiers: models between the local one and the server, from the smallest to the best: `disco.Tier`,
+            `disco.Split` or endpoint objects (which the caller closes). With them, no `api_key` is needed. Under `preset="cascade"` an answer
             may rise through them; under other presets they are further servers.
         backups: further servers, each with its own URL, key, model and price (`disco.Backup`). When the first server
             fails, cools down or refuses, the cheapest backup takes its place in the preset's policy. Backups get
@@ -221,7 +222,7 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
         device_profile: str | os.PathLike[str] | DeviceProfile | None = None,
         server_profile: str | os.PathLike[str] | ServerProfile | None = None,
         price: tuple[float, float] | None = None,
-        tiers: Sequence[Tier | Endpoint] = (),
+        tiers: Sequence[Tier | Split | Endpoint] = (),
         backups: Sequence[Backup] = (),
         budget: Mapping[str, Any] | None = None,
         histories: str | os.PathLike[str] | HistoryStore | None = None,

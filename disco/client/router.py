@@ -46,6 +46,7 @@ from disco.telemetry.reporter import AnswerReport
 
 if TYPE_CHECKING:
     from disco.client.endpoint_catalog.backup_server import BackupServer
+    from disco.client.endpoint_catalog.splits import Split
     from disco.client.endpoint_catalog.tiers import Tier
     from disco.endpoints.openai_api import OpenAIEndpoint
 
@@ -69,7 +70,7 @@ class Router:
         server_profile: str | os.PathLike[str] | ServerProfile | None = None,
         price: tuple[float, float] | None = None,
         on_route: OnRoute | None = None,
-        tiers: Sequence[Tier | Endpoint] = (),
+        tiers: Sequence[Tier | Split | Endpoint] = (),
         backups: Sequence[BackupServer] = (),
         budget: Mapping[str, Any] | None = None,
         histories: str | os.PathLike[str] | HistoryStore | None = None,

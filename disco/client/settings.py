@@ -13,6 +13,7 @@ from disco.request import Timeouts
 if TYPE_CHECKING:
     from disco.client.endpoint_catalog.backups import Backup
     from disco.client.endpoint_catalog.local_servers import LocalServer
+    from disco.client.endpoint_catalog.splits import Split
     from disco.client.endpoint_catalog.tiers import Tier
     from disco.client.router import Router
     from disco.dispatch import Preset
@@ -39,7 +40,7 @@ class ClientSettings:
     device_profile: str | os.PathLike[str] | DeviceProfile | None = None
     server_profile: str | os.PathLike[str] | ServerProfile | None = None
     price: tuple[float, float] | None = None
-    tiers: Sequence[Tier | Endpoint] = ()
+    tiers: Sequence[Tier | Split | Endpoint] = ()
     backups: Sequence[Backup] = ()
     budget: Mapping[str, Any] | None = None
     histories: str | os.PathLike[str] | HistoryStore | None = None

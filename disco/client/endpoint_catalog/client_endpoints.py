@@ -12,6 +12,7 @@ import anyio
 from disco.client.endpoint_catalog.catalog import UNMEASURED, CatalogEntry, price_of
 from disco.client.endpoint_catalog.local_servers import LocalServer, is_address
 from disco.client.endpoint_catalog.pairs import Pairs, Speculate
+from disco.client.endpoint_catalog.splits import Split
 from disco.client.endpoint_catalog.tiers import Tier
 from disco.dispatch import Preset
 from disco.dispatch.eligibility import is_within
@@ -47,7 +48,7 @@ class ClientEndpoints:
         *,
         local: str | Path | Endpoint | LocalServer | None,
         isolation: Literal["thread", "process"],
-        tiers: Sequence[Tier | Endpoint],
+        tiers: Sequence[Tier | Split | Endpoint],
         backups: Sequence[BackupServer],
         price: tuple[float, float] | None,
         speculate: Speculate = "off",
@@ -59,7 +60,7 @@ class ClientEndpoints:
         first_tier = 0 if self.local is None else 1
         self.tiers = tier_entries(tiers, first_rank=first_tier)
         self._own_tiers = [
-            e.endpoint for e, given in zip(self.tiers, tiers, strict=True) if isinstance(given, Tier)
+            e.endpoint for e, given in zip(self.tiers, tiers, strict=True) if isinstance(given, Tier | Split)
         ]
         self._server_rank = first_tier + len(self.tiers)
         self._price = price_of(price)
@@ -213,7 +214,7 @@ class ClientEndpoints:
             await self.local.aclose()
 
 
-def tier_entries(tiers: Sequence[Tier | Endpoint], *, first_rank: int) -> tuple[CatalogEntry, ...]:
+def tier_entries(tiers: Sequence[Tier | Split | Endpoint], *, first_rank: int) -> tuple[CatalogEntry, ...]:
     """Return the tiers as entries of the catalog, their endpoints made where they are described by a `Tier`.
 
     Args:
@@ -234,12 +235,21 @@ def tier_entries(tiers: Sequence[Tier | Endpoint], *, first_rank: int) -> tuple[
             # The client's own device profile describes the local model, not this one.
             entries.append(CatalogEntry(tier, profile=UNMEASURED, rank=rank))
             continue
+        name = f"tier-{number}" if getattr(tier, "name", None) is None else tier.name
+        if isinstance(tier, Split):
+            split = tier.endpoint(name)
+            drafts = CatalogEntry(split.drafts, profile=UNMEASURED)
+            entries.append(
+                CatalogEntry(
+                    split, price=price_of(tier.price), profile=UNMEASURED, rank=rank, drafter=drafts
+                )
+            )
+            continue
         if not isinstance(tier, Tier):
             raise ConfigurationError(
                 f"tiers contains a {type(tier).__name__}. Write disco.Tier(base_url=..., model=..., api_key=...) for "
                 "each server, or give an endpoint object."
             )
-        name = f"tier-{number}" if tier.name is None else tier.name
         made: Endpoint
         if tier.reach == "any":
             made = BackupServer(tier, name, logp=tier.logp)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from disco.client.chat.stream_types import DiscoSyncStream
     from disco.client.endpoint_catalog.backups import Backup
     from disco.client.endpoint_catalog.local_servers import LocalServer
+    from disco.client.endpoint_catalog.splits import Split
     from disco.client.endpoint_catalog.tiers import Tier
     from disco.dispatch import Preset
     from disco.endpoints.continuation import Continuation
@@ -203,7 +204,7 @@ class Disco(SyncRouting, OpenAI):
         device_profile: str | os.PathLike[str] | DeviceProfile | None = None,
         server_profile: str | os.PathLike[str] | ServerProfile | None = None,
         price: tuple[float, float] | None = None,
-        tiers: Sequence[Tier | Endpoint] = (),
+        tiers: Sequence[Tier | Split | Endpoint] = (),
         backups: Sequence[Backup] = (),
         budget: Mapping[str, Any] | None = None,
         histories: str | os.PathLike[str] | HistoryStore | None = None,

@@ -28,7 +28,7 @@ from disco.speculate.chunks import Reply
 from disco.speculate.messages import Opening, VerifierFacts
 from disco.speculate.windows.answer_windows import window_for
 
-__all__ = ["SplitEndpoint"]
+__all__ = ["DeviceDrafts", "SplitEndpoint"]
 
 _UNSERVED_WANTS: Final = frozenset({"logp", "label_scores"})
 
@@ -56,6 +56,11 @@ class SplitEndpoint(Endpoint):
         min_gain: the share of the time per token that drafting has to save.
         always: draft whatever is predicted.
         branches, steps: see `SplitDrafter`.
+
+    Attributes:
+        engine: writes the answers.
+        pairing: what is known of the drafts.
+        drafts: who is charged for them.
 
     Raises:
         ConfigurationError: a number is out of range, or a package is missing.
@@ -90,6 +95,7 @@ class SplitEndpoint(Endpoint):
         self._reach = reach
         self._server = server
         file = read_layer_file(device_file, "device")
+        self._weights = file.weights
         self._model: SplitModel | None = None
         make = partial(SplitModel, server=server, name=name, chunks=chunks, reply=reply)
 
@@ -109,7 +115,8 @@ class SplitEndpoint(Endpoint):
         )
         self._inner = EngineEndpoint(self.engine, name=name)
         drafts = file.has_adapter and window != 0
-        drafter = SplitDrafter(name=name, model=lambda: self._model, branches=branches, steps=steps)
+        self.drafts = DeviceDrafts(f"{name}-drafts", lambda: self._model)
+        drafter = SplitDrafter(name=self.drafts.name, model=lambda: self._model, branches=branches, steps=steps)
         self.pairing = Pairing(drafter if drafts else None)
         self._window = window_for(
             window if drafts else "optimal",
@@ -129,6 +136,11 @@ class SplitEndpoint(Endpoint):
         """Return the host and port of the layer server."""
         parts = urlsplit(self._server.base_url)
         return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+
+    @property
+    def flops_per_token(self) -> float | None:
+        """Two FLOPs a weight of the whole model; None where the file does not say how many there are."""
+        return None if self._weights is None else 2.0 * self._weights
 
     @property
     def model(self) -> SplitModel | None:
@@ -191,3 +203,37 @@ class SplitEndpoint(Endpoint):
             await attempt.aclose()
         await self.pairing.aclose()
         await self._inner.aclose()
+
+
+class DeviceDrafts(Endpoint):
+    """The device's part of a split model, as the one that is charged for drafts. It answers nothing by itself.
+
+    Args:
+        name: in ledger and records.
+        model: returns the split model; None while it is not loaded.
+    """
+
+    place: Literal["device"] = "device"
+
+    def __init__(self, name: str, model: Callable[[], SplitModel | None]) -> None:
+        self.name = name
+        self._model = model
+
+    @property
+    def flops_per_token(self) -> float | None:
+        """Two FLOPs a weight of the device's part; None while it is not loaded."""
+        model = self._model()
+        return None if model is None else 2.0 * model.device.parameters
+
+    def capabilities(self, model: str | None = None) -> Capabilities:
+        del model
+        return Capabilities()
+
+    def open(
+        self,
+        request: Request,
+        prefix: Prefix = Prefix(),  # noqa: B008 - frozen
+        *,
+        wants: frozenset[str] = frozenset(),
+    ) -> Attempt:
+        raise NotImplementedError("a part of a model answers nothing by itself")
