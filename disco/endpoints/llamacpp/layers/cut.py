@@ -15,9 +15,10 @@ rows are needed from the layer before it.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
-import os
-import re
+import secrets
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,19 +28,20 @@ import numpy as np
 import numpy.typing as npt
 
 from disco.endpoints.llamacpp.batching.model_fingerprint import model_fingerprint
-from disco.endpoints.llamacpp.layers.layer_files import KEY, Part, cut_files
+from disco.endpoints.llamacpp.layers.cuttable import (
+    HEAD,
+    LAYER,
+    SHARED,
+    check_cuttable,
+    number_in,
+    text_in,
+)
+from disco.endpoints.llamacpp.layers.layer_files import KEY, Part, cut_files, read_layer_file
 from disco.endpoints.llamacpp.model.model_files import check_model_file
-from disco.errors import ConfigurationError, ModelFileError
+from disco.errors import ConfigurationError, DiscoError, ModelFileError
 
-__all__ = ["ARCHITECTURES", "cut_model", "require_gguf"]
+__all__ = ["cut_model", "require_gguf"]
 
-ARCHITECTURES: Final = ("llama", "qwen2", "qwen3")
-"""Architectures whose layers only pass a state on. Others scale or mix in what is not in the state."""
-_LAYER: Final = re.compile(r"blk\.(\d+)\.(.+)")
-_HEAD: Final = frozenset({"output_norm.weight", "output.weight", "token_embd.weight"})
-_SHARED: Final = frozenset({"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"})
-# A file with one of these would compute other numbers from states than from tokens, or needs more than they hold.
-_STRANGE: Final = ("expert_count", "embedding_scale", "residual_scale", "logit_scale")
 _COPIED: Final = 2**24  # bytes of a tensor between two reports of progress
 
 
@@ -74,8 +76,9 @@ def cut_model(
     *,
     adapter: Mapping[str, npt.NDArray[np.float32]] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    check: Callable[[Mapping[Part, Path]], None] | None = None,
 ) -> dict[Part, Path]:
-    """Cut a model, and return the files by part. Files of the same name are replaced once all are written.
+    """Cut a model, and return the files by part. Files of the same name are replaced once all are written and checked.
 
     Args:
         source: a GGUF file in one piece.
@@ -84,6 +87,8 @@ def cut_model(
         adapter: the trained layer: its tensors by llama.cpp's names without `blk.N.`, each in the shape in which
             gguf's reader gives it (outputs, inputs); those that are missing are zeros. None: all are.
         progress: called with the bytes written, and all.
+        check: called with the new files while they still have other names. Where it raises an error, they are removed,
+            and older files stay.
 
     Raises:
         ConfigurationError: `gguf` is not installed, the number of layers does not fit, or the folder cannot be written.
@@ -91,8 +96,16 @@ def cut_model(
     """
     gguf = require_gguf()
     check_model_file(source)
-    reader = gguf.GGUFReader(source)
-    total = _checked(reader, source, layers)
+    try:
+        reader = gguf.GGUFReader(source)
+        total = check_cuttable(reader, source, layers)
+    except (ValueError, KeyError, IndexError) as broken:
+        if isinstance(broken, DiscoError):
+            raise
+        raise ModelFileError(
+            f"The package gguf cannot read {source} ({type(broken).__name__}); a newer one may: "
+            "pip install --upgrade gguf"
+        ) from broken
     named = {
         "fingerprint": model_fingerprint(source, None),
         "layers": layers,
@@ -101,10 +114,9 @@ def cut_model(
     tensors = {one.name: one for one in reader.tensors}
     parts: dict[Part, list[_Tensor]] = {
         "device": list(_device(gguf, tensors, layers, adapter or {})),
-        "cloud": list(_cloud(gguf, tensors, layers, total, _number(reader, "embedding_length"))),
+        "cloud": list(_cloud(gguf, tensors, layers, total, number_in(reader, "embedding_length"))),
         "head": list(_head(gguf, tensors)),
     }
-    files = cut_files(source, folder)
     all_bytes = sum(one.data.nbytes for several in parts.values() for one in several)
     written = 0
 
@@ -114,62 +126,49 @@ def cut_model(
         if progress is not None:
             progress(written, all_bytes)
 
-    drafts: dict[Part, Path] = {}
+    files, mark = cut_files(source, folder), secrets.token_hex(4)  # two commands may cut it at once
+    drafts = {part: file.with_suffix(f".{mark}.part") for part, file in files.items()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for part, file in files.items():
-            drafts[part] = file.with_suffix(f".{os.getpid()}.part")
+        if (free := shutil.disk_usage(folder).free) < all_bytes:
+            raise ConfigurationError(
+                f"The parts of {source.name} need {all_bytes / 1e6:,.0f} MB, and {folder} has room for "
+                f"{free / 1e6:,.0f} MB. Make room, or name another folder."
+            )
+        for part, draft in drafts.items():
             of_part = {**named, "part": part}
             if part == "device":
                 of_part["adapter"] = bool(adapter)
-            _write(gguf, reader, drafts[part], part, parts[part], of_part, told)
+            _write(gguf, reader, draft, part, parts[part], of_part, told)
+        if check is not None:
+            check(drafts)
         for part, draft in drafts.items():
             draft.replace(files[part])
+        _check_together(files, layers)
     except OSError as broken:
         raise ConfigurationError(f"{folder} cannot be written: {broken.strerror or broken}") from broken
     finally:
         for draft in drafts.values():
-            draft.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                draft.unlink()
     return files
 
 
-def _checked(reader: Any, source: Path, layers: int) -> int:
-    """Return how many layers a model has, if it can be cut there."""
-    architecture = _text(reader, "general.architecture")
-    if architecture not in ARCHITECTURES:
-        raise ModelFileError(
-            f"{source} has the architecture {architecture!r}, which disco cannot cut: what its layers pass on may be "
-            f"more than a state. Known to work: {', '.join(ARCHITECTURES)}."
-        )
-    for name in _STRANGE:
-        if _number(reader, name, 0) or (
-            (field := reader.get_field(f"{architecture}.{name}")) and field.contents()
-        ):
-            raise ModelFileError(
-                f"{source} has {architecture}.{name}, with which disco cannot cut a model of this architecture."
-            )
-    known = {one.name for one in reader.tensors}
-    if strange := sorted(
-        name for name in known if not _LAYER.fullmatch(name) and name not in _HEAD | _SHARED
-    ):
-        raise ModelFileError(f"{source} has tensors that disco does not know where to put: {strange[0]}.")
-    if "token_embd.weight" not in known or "output_norm.weight" not in known:
-        raise ModelFileError(f"{source} has no embedding or no output norm, so it is no whole model.")
-    total = _number(reader, "block_count")
-    if _text(reader, f"{KEY}part", ""):
-        raise ModelFileError(f"{source} is a part of a model that was cut already. Cut the whole model.")
-    if not 1 <= layers < total:
+def _check_together(files: Mapping[Part, Path], layers: int) -> None:
+    """Raise ConfigurationError where another command has put files of another cut among these."""
+    found = {read_layer_file(file, part).layers for part, file in files.items()}
+    if found != {layers}:
         raise ConfigurationError(
-            f"The device can keep 1 to {total - 1} of the {total} layers of {source.name}, not {layers}."
+            f"Another command was cutting into {next(iter(files.values())).parent} at the same time, and the files are "
+            "mixed. Cut again, or into another folder."
         )
-    return total
 
 
 def _device(
     gguf: Any, tensors: Mapping[str, Any], layers: int, adapter: Mapping[str, npt.NDArray[np.float32]]
 ) -> Iterator[_Tensor]:
     for name, one in tensors.items():
-        if name in _HEAD | _SHARED or int(_LAYER.fullmatch(name)[1]) < layers:  # type: ignore[index] # checked
+        if name in HEAD | SHARED or int(LAYER.fullmatch(name)[1]) < layers:  # type: ignore[index] # checked
             yield _Tensor(name, one.tensor_type, one.data)
     shapes = {rest: one for number, rest, one in _layers(tensors) if number == 0}
     if unknown := sorted(set(adapter) - set(shapes)):
@@ -179,7 +178,7 @@ def _device(
         if given is None:
             yield _Tensor(name, one.tensor_type, np.zeros_like(one.data))
             continue
-        if given.size != int(np.prod(one.shape)):
+        if given.shape != tuple(int(count) for count in reversed(one.shape)):
             raise ModelFileError(f"The adapter's tensor {rest!r} has another shape than the model's layers.")
         is_norm = given.ndim == 1
         kind = gguf.GGMLQuantizationType.F32 if is_norm else gguf.GGMLQuantizationType.F16
@@ -213,12 +212,12 @@ def _head(gguf: Any, tensors: Mapping[str, Any]) -> Iterator[_Tensor]:
 def _layers(tensors: Mapping[str, Any]) -> Iterator[tuple[int, str, Any]]:
     """Yield the number, the rest of the name and the tensor of all tensors of layers."""
     for name, one in tensors.items():
-        if (found := _LAYER.fullmatch(name)) is not None:
+        if (found := LAYER.fullmatch(name)) is not None:
             yield int(found[1]), found[2], one
 
 
 def _shared(tensors: Mapping[str, Any]) -> Iterator[_Tensor]:
-    for name in sorted(_SHARED & tensors.keys()):
+    for name in sorted(SHARED & tensors.keys()):
         yield _Tensor(name, tensors[name].tensor_type, tensors[name].data)
 
 
@@ -231,23 +230,28 @@ def _write(
     named: Mapping[str, Any],
     told: Callable[[int], None],
 ) -> None:
-    architecture = _text(reader, "general.architecture")
+    architecture = text_in(reader, "general.architecture")
     writer = gguf.GGUFWriter(path, architecture)
     blocks = {"device": named["layers"] + 1, "cloud": named["total_layers"] - named["layers"], "head": 1}
     changed = {
         f"{architecture}.block_count": blocks[part],
-        "general.name": f"{_text(reader, 'general.name', 'a model')} ({part})",
+        "general.name": f"{text_in(reader, 'general.name', 'a model')} ({part})",
     }
-    if part == "cloud":
-        changed[f"{architecture}.vocab_size"] = 1
+    if part != "device":  # without a vocabulary llama.cpp asks for its size
+        (embedding,) = (one for one in tensors if one.name == "token_embd.weight")
+        changed[f"{architecture}.vocab_size"] = len(embedding.data)
     for field in reader.fields.values():
         name, kinds = field.name, field.types
-        if name.startswith("GGUF.") or name == "general.architecture":
-            continue
+        if name.startswith(("GGUF.", "split.")) or name in ("general.architecture", "general.alignment"):
+            continue  # the writer has its own alignment
         if part != "device" and name.startswith("tokenizer."):
             continue
-        of_items = kinds[-1] if kinds[0] == gguf.GGUFValueType.ARRAY else None
-        writer.add_key_value(name, changed.pop(name, field.contents()), kinds[0], sub_type=of_items)
+        is_array = kinds[0] == gguf.GGUFValueType.ARRAY
+        if is_array and len(kinds) == 1:  # an empty one, which the writer refuses
+            continue
+        of_items = kinds[-1] if is_array else None
+        content = changed.pop(name) if name in changed else _content(gguf, field)
+        writer.add_key_value(name, content, kinds[0], sub_type=of_items)
     for name, value in changed.items():
         (writer.add_string if isinstance(value, str) else writer.add_uint32)(name, value)
     if part != "device":
@@ -272,25 +276,9 @@ def _write(
         writer.close()
 
 
-def _number(reader: Any, name: str, usual: int | None = None) -> int:
-    """Return a whole number of the model's architecture.
-
-    Raises:
-        ModelFileError: it is missing, or differs by layer.
-    """
-    whole = f"{_text(reader, 'general.architecture')}.{name}"
-    field = reader.get_field(whole)
-    value = usual if field is None else field.contents()
-    if isinstance(value, list):
-        raise ModelFileError(f"The model's {whole} differs by layer, and disco cannot cut such a model.")
-    if not isinstance(value, int):
-        raise ModelFileError(f"The model says nothing of its {whole}.")
-    return value
-
-
-def _text(reader: Any, name: str, usual: str | None = None) -> str:
-    field = reader.get_field(name)
-    value = usual if field is None else field.contents()
-    if not isinstance(value, str):
-        raise ModelFileError(f"The model says nothing of its {name}.")
-    return value
+def _content(gguf: Any, field: Any) -> Any:
+    """Return what an entry of the metadata holds; texts as bytes, since not every token is valid UTF-8."""
+    if field.types[-1] != gguf.GGUFValueType.STRING:
+        return field.contents()
+    texts = [field.parts[place].tobytes() for place in field.data]
+    return texts if len(field.types) > 1 else texts[0]

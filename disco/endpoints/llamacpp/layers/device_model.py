@@ -12,6 +12,7 @@ import numpy.typing as npt
 from disco.endpoints.llamacpp.layers.graph_reader import GraphReader
 from disco.endpoints.llamacpp.layers.layer_files import LayerFile, read_layer_file
 from disco.endpoints.llamacpp.model.sequences import Rows, SequenceModel
+from disco.errors import LocalModelError
 
 __all__ = ["DeviceModel"]
 
@@ -48,7 +49,8 @@ class DeviceModel(SequenceModel):
             slot: the sequence.
             at: position of the first token.
             ids: at most as many as a batch takes.
-            logits_from: keep the draft's logits of the tokens from this place on; None: of the last one only.
+            logits_from: keep the draft's logits of the tokens from this place on; None: of the last one only. The
+                number of tokens: of none, which saves the head's time.
 
         Returns:
             The states, shape (tokens, hidden); a view that the next pass overwrites.
@@ -59,10 +61,18 @@ class DeviceModel(SequenceModel):
         self._reader.begin()
         first = len(ids) - 1 if logits_from is None else logits_from
         self.compute([Rows(slot, at, ids, first)])
-        return self._reader.rows
+        rows = self._reader.rows
+        if len(rows) != len(ids):
+            raise LocalModelError(
+                f"llama.cpp gave {len(rows)} states for {len(ids)} tokens: this version names its results differently. "
+                "Use another version of llama-cpp-python."
+            )
+        return rows
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Make the first tokens of a sequence's cache those of another."""
         lib = self._lib
         lib.llama_memory_seq_rm(self._memory, target, -1, -1)
-        lib.llama_memory_seq_cp(self._memory, source, target, 0, length)
+        # Each sequence has a cache of its own. llama.cpp copies whole caches; asked for a part, it aborts the process.
+        lib.llama_memory_seq_cp(self._memory, source, target, -1, -1)
+        self.cut(target, length)

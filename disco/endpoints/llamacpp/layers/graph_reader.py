@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,8 @@ class GraphReader:
     llama.cpp hands out states only behind the output norm. Before it, they are read by its evaluation callback, which
     is called for each node of the graph: about 35 nodes a layer, 2 µs each here.
 
-    Mutable: `_rows`, and `_count`, how many of them are filled.
+    Mutable: `_rows`, and `_count`, how many of them are filled. A pass that gives more rows than there is room for,
+    such as a second one without `begin`, leaves them out.
 
     Args:
         library: llama_cpp.
@@ -47,7 +49,7 @@ class GraphReader:
         return self._rows[: self._count]
 
     def _made(self, library: Any, name: bytes) -> Any:
-        ggml = ctypes.CDLL(library.llama_cpp._lib._name)  # noqa: SLF001 - see tests/test_private_interfaces.py
+        ggml = importlib.import_module("llama_cpp._ggml").libggml
         name_of, size_of, read = ggml.ggml_get_name, ggml.ggml_nbytes, ggml.ggml_backend_tensor_get
         name_of.argtypes, name_of.restype = [ctypes.c_void_p], ctypes.c_char_p
         size_of.argtypes, size_of.restype = [ctypes.c_void_p], ctypes.c_size_t
@@ -60,8 +62,10 @@ class GraphReader:
                 return not ask
             if not ask:  # the data are there
                 size = size_of(tensor)
-                read(tensor, rows[self._count :].ctypes.data, 0, size)
-                self._count += size // row_bytes
+                end = self._count + size // row_bytes
+                if self._count < end <= len(rows):
+                    read(tensor, rows[self._count :].ctypes.data, 0, size)
+                    self._count = end
             return True
 
         return library.ggml_backend_sched_eval_callback(on_tensor)

@@ -49,7 +49,7 @@ class StateModel:
     Attributes:
         file: what the file says of itself.
         hidden: length of a state.
-        slots, context_tokens, most_rows: as made.
+        slots, context_tokens, most_rows: as made; `most_rows` not more than all contexts hold.
 
     Args:
         path: a file of the part.
@@ -80,7 +80,9 @@ class StateModel:
     ) -> None:
         self.file = read_layer_file(path, part)
         self.hidden = self.file.hidden
-        self.slots, self.context_tokens, self.most_rows = slots, context_tokens, most_rows
+        self.slots, self.context_tokens = slots, context_tokens
+        # llama.cpp's batches are no larger than its contexts, and a larger one aborts the process.
+        self.most_rows = min(most_rows, context_tokens * slots)
         self._reader: GraphReader | None = None
         self._lib = load_library()
         forget_errors()
@@ -144,9 +146,11 @@ class StateModel:
             (wanted rows, hidden), or logits, shape (wanted rows, vocabulary). Views that the next pass overwrites.
 
         Raises:
+            ValueError: the parts are not as above: rows of one sequence would come out as another's.
             Aborted: the flag was set; what the caches of these sequences hold behind the rows is not known.
             LocalModelError: llama.cpp failed.
         """
+        self._check(parts)
         ends, end = [], 0
         for part in parts:
             begin, end = end, end + len(part.states)
@@ -166,9 +170,25 @@ class StateModel:
             raise LocalModelError(f"llama.cpp failed while computing (llama_decode returned {code}).")
         return np.split(self._outputs(sum(ends)), np.cumsum(ends)[:-1])
 
+    def _check(self, parts: Sequence[StateRows]) -> None:
+        first, rows = parts[0].slot, len(parts[0].states)
+        if any(part.slot != first + place or len(part.states) != rows for place, part in enumerate(parts)):
+            raise ValueError("parts of one pass must be of consecutive sequences and have equally many rows")
+        if not (first >= 0 and first + len(parts) <= self.slots and 0 < rows * len(parts) <= self.most_rows):
+            raise ValueError(
+                f"a pass takes 1 to {self.most_rows} rows of the sequences 0 to {self.slots - 1}"
+            )
+
     def _outputs(self, count: int) -> npt.NDArray[np.float32]:
         if self._reader is not None:
+            if len(self._reader.rows) != count:
+                raise LocalModelError(
+                    f"llama.cpp gave {len(self._reader.rows)} states where {count} were asked for: this version names "
+                    "or orders its results differently. Use another version of llama-cpp-python."
+                )
             return self._reader.rows
+        if count == 0:
+            return np.zeros((0, self._vocabulary_tokens), np.float32)
         pointer = self._lib.llama_get_logits(self._context)
         return np.ctypeslib.as_array(pointer, shape=(count, self._vocabulary_tokens))
 
