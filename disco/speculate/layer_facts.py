@@ -1,16 +1,34 @@
-"""What a layer server says of itself, as plain data and as JSON."""
+"""What a layer server says of itself, and why it refuses rows, as plain data and as JSON."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from enum import IntEnum
 from math import isfinite
 from typing import Any, Final, Self
 
 from disco.speculate.messages import BadMessageError
 
-__all__ = ["LayerFacts"]
+__all__ = ["Code", "LayerFacts"]
 
 Points = tuple[tuple[int, float], ...]
+
+
+class Code(IntEnum):
+    """Why rows were refused."""
+
+    LOST = 1
+    """The server does not have what comes before the rows; the client sends rows from what it has on."""
+    BAD_FRAME = 2
+    """The frame breaks the protocol; the connection closes."""
+    BUSY = 3
+    """A limit of the session or the server; later it may go."""
+    TOO_LONG = 4
+    """The rows end behind the server's context."""
+    NOT_FINITE = 5
+    """A state is NaN or infinite, going up or coming out."""
+    FAILED = 6
+    """The computation failed; the server has nothing of the sequence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +46,10 @@ class LayerFacts:
         most_rows: of one pass; longer chunks take several.
         most_sequences: that one session may have.
         hold_s: how long a session's sequences are kept without a connection, s.
+        most_frame_bytes: of the longest message that is read.
         compute_s: (rows, seconds) of one pass, rising in both; measured before the first device came.
         seen_s: the same of the passes of late, with rows of all devices: the paper's g.
-        load: rows of a pass of late: the paper's mu.
+        load: rows of a pass of late: the paper's mu. Where a session asks, those of others only.
         busy: sequences that are kept now.
         waiting: chunks that wait for the model now.
     """
@@ -45,6 +64,7 @@ class LayerFacts:
     most_rows: int
     most_sequences: int = 1
     hold_s: float = 30.0
+    most_frame_bytes: int = 2**24
     compute_s: Points = ()
     seen_s: Points = ()
     load: float = 0.0
@@ -92,6 +112,7 @@ _WHOLE: Final = (
     "slots",
     "most_rows",
     "most_sequences",
+    "most_frame_bytes",
     "busy",
     "waiting",
 )

@@ -26,6 +26,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from disco.speculate.layer_facts import Code
+
 __all__ = [
     "HEADER_BYTES",
     "LAYERS",
@@ -82,23 +84,6 @@ class Dtype(IntEnum):
 
 
 _NUMPY: Final[dict[int, np.dtype[Any]]] = {Dtype.F16: np.dtype("<f2"), Dtype.F32: np.dtype("<f4")}
-
-
-class Code(IntEnum):
-    """Why a frame was refused."""
-
-    LOST = 1
-    """The server does not have what comes before the rows; the client sends rows from `at` on."""
-    BAD_FRAME = 2
-    """The frame breaks the protocol; the connection closes."""
-    BUSY = 3
-    """A limit of the session or the server; later it may go."""
-    TOO_LONG = 4
-    """The rows end behind the server's context."""
-    NOT_FINITE = 5
-    """A state is NaN or infinite."""
-    FAILED = 6
-    """The computation failed; the server has nothing of the sequence."""
 
 
 _CODES: Final = frozenset(Code)
