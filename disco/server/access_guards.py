@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from time import perf_counter
+from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -19,6 +20,8 @@ from disco.server.prometheus import Metrics
 
 __all__ = ["Guards", "check_exposure", "check_key", "check_origins", "is_loopback"]
 
+# The messages with which the answer to a WebSocket may begin, and the status that a client sees then.
+_FIRST: Final = {"websocket.accept": 101, "websocket.http.response.start": 0, "websocket.close": 403}
 SHORTEST_KEY = 16  # characters, if other machines can try keys
 _KEY = re.compile(r"[!-~]+")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s*]+")
@@ -79,7 +82,7 @@ def check_origins(origins: Collection[str]) -> frozenset[str]:
 
 
 class Guards:
-    """ASGI middleware: refuses requests without access, gives every answer an id, and counts requests.
+    """ASGI middleware: refuses requests and WebSockets without access, gives every answer an id, and counts requests.
 
     Args:
         app: the application to guard.
@@ -112,6 +115,9 @@ class Guards:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await self._websocket(scope, receive, send)
+            return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -143,6 +149,39 @@ class Guards:
         finally:
             if self._metrics is not None:
                 self._metrics.request(path, status, perf_counter() - began_at)
+
+    async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a WebSocket in, or answer it with an ordinary response; it is counted when it begins."""
+        began_at = perf_counter()
+        path = self._label(scope["path"])
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        status = 0
+
+        async def sending(message: Message) -> None:
+            nonlocal status
+            if not status and message["type"] in _FIRST:
+                status = message.get("status", _FIRST[message["type"]])
+                if message["type"] != "websocket.close":
+                    message["headers"] = self._signed(
+                        list(message.get("headers", ())), headers.get(b"origin")
+                    )
+                if self._metrics is not None:
+                    self._metrics.request(path, status, perf_counter() - began_at)
+            await send(message)
+
+        async def denying(message: Message) -> None:
+            await sending({**message, "type": message["type"].replace("http.", "websocket.http.", 1)})
+
+        try:
+            self._check(headers, keyless=False)
+            await self._app(scope, receive, sending)
+        except Refusal as refusal:
+            if status:  # the WebSocket is open
+                raise
+            if "websocket.http.response" in scope.get("extensions", {}):
+                await Reply(denying, path).refuse(refusal)
+            else:
+                await sending({"type": "websocket.close", "code": 1008})
 
     def _check(self, headers: dict[bytes, bytes], *, keyless: bool) -> None:
         if b"transfer-encoding" in headers and b"content-length" in headers:

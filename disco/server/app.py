@@ -13,16 +13,21 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from disco.client import AsyncDisco
 from disco.endpoints.llamacpp.batching.round_engine import RoundEngine
+from disco.endpoints.split.wire import LAYERS, STREAM
 from disco.errors import ConfigurationError
 from disco.server.access_guards import Guards, check_exposure, check_key, check_origins, is_loopback
 from disco.server.admission import AnswerLimiter
 from disco.server.api_errors import INVALID, SERVER, Refusal, refusal_of
 from disco.server.http_reply import JSON, Reply
+from disco.server.layers.layer_facts_route import LayerFactsRoute
+from disco.server.layers.layer_host import LayerHost
+from disco.server.layers.layer_metrics import LayerMetrics
+from disco.server.layers.stream_route import StreamRoute, UpgradeRoute
 from disco.server.prometheus import CONTENT_TYPE_LATEST, Metrics
 from disco.server.relay import Relay
 from disco.server.verifier.facts_route import VERIFIER, FactsRoute
@@ -35,7 +40,16 @@ MAX_BODY_BYTES: Final = 32 * 2**20
 MAX_CONCURRENT: Final = 256
 _ANSWERS: Final = ("/chat/completions", "/responses", "/completions", "/embeddings")
 _LABELS: Final = frozenset(
-    {"/health", "/metrics", "/v1/models", ROUNDS, VERIFIER, *("/v1" + path for path in _ANSWERS)}
+    {
+        "/health",
+        "/metrics",
+        "/v1/models",
+        ROUNDS,
+        VERIFIER,
+        LAYERS,
+        STREAM,
+        *("/v1" + path for path in _ANSWERS),
+    }
 )
 
 
@@ -50,6 +64,7 @@ def make_app(
     allow_hosts: Collection[str] = (),
     metrics: Metrics | None = None,
     verifier: RoundEngine | None = None,
+    layers: LayerHost | None = None,
 ) -> Starlette:
     """Return the application for an ASGI server.
 
@@ -66,6 +81,7 @@ def make_app(
         metrics: what `/metrics` shows; its `answer` must be the client's `on_route`. None: no `/metrics`.
         verifier: checks what other devices draft (`/v1/disco/rounds`); None: no such paths. The caller loads and closes
             it. The client may write its own answers with it: see `EngineEndpoint`.
+        layers: computes devices' rows (`/v1/disco/layers`); None: no such paths. The caller loads and closes it.
 
     Raises:
         ConfigurationError: `host` can be reached from other machines and there is no strong key, or an argument is
@@ -84,7 +100,7 @@ def make_app(
         relays[ROUNDS] = RoundsRoute(
             verifier, limiter=limiter, max_body_bytes=max_body_bytes, metrics=counted
         )
-    routes = [
+    routes: list[BaseRoute] = [
         *(Route(path, relay, methods=["POST"]) for path, relay in relays.items()),
         Route("/v1/models", _Models(client), methods=["GET"]),
         Route("/v1/models/{name:path}", _Models(client), methods=["GET"]),
@@ -93,6 +109,11 @@ def make_app(
     if verifier is not None:
         routes.append(Route(RELEASE, ReleaseRoute(verifier), methods=["DELETE"]))
         routes.append(Route(VERIFIER, FactsRoute(verifier), methods=["GET"]))
+    if layers is not None:
+        of_layers = None if metrics is None else LayerMetrics(metrics.registry, layers)
+        stream = StreamRoute(layers, limiter=limiter, metrics=of_layers)
+        routes.append(Route(LAYERS, LayerFactsRoute(layers, max_body_bytes), methods=["GET"]))
+        routes += [WebSocketRoute(STREAM, stream), Route(STREAM, UpgradeRoute(), methods=["GET"])]
     if metrics is not None:
         metrics.watch(lambda: limiter.busy)
         routes.append(Route("/metrics", _MetricsPage(metrics), methods=["GET"]))

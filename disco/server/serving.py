@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
 import math
 import os
 import socket
@@ -22,12 +23,14 @@ from disco.server.access_guards import check_exposure, is_loopback
 from disco.server.admission import AnswerLimiter
 from disco.server.app import MAX_BODY_BYTES, MAX_CONCURRENT, make_app
 from disco.server.http_protocol import HttpProtocol
+from disco.server.layers.layer_host import LayerHost
 from disco.server.prometheus import Metrics
 
 __all__ = ["PORT", "serve"]
 
 PORT: Final = 8642
 KEEP_ALIVE_S: Final = 75  # longer than clients keep idle connections, so that the client closes first
+PING_S, PONG_S = 60.0, 600.0
 LAST_S: Final = 5.0  # time that cancelling answers may take
 BACKLOG: Final = 2048
 _TICK_S: Final = 0.1
@@ -46,6 +49,7 @@ async def serve(
     grace_s: float = 10.0,
     metrics: Metrics | None = None,
     verifier: RoundEngine | None = None,
+    layers: LayerHost | None = None,
     on_ready: Callable[[str], None] | None = None,
 ) -> None:
     """Warm up the client and answer requests until SIGINT or SIGTERM. Runs under asyncio.
@@ -56,7 +60,7 @@ async def serve(
         client: gives the answers; the caller closes it.
         host: address or name to listen on; see `make_app` for the access rules that follow from it.
         port: port to listen on; 0 picks a free one.
-        key: see `make_app`, also for the next four, and for `metrics` and `verifier`.
+        key: see `make_app`, also for the next four, and for `metrics`, `verifier` and `layers`.
         allow_origins: origins of web pages that may send requests.
         allow_hosts: further names of this server.
         max_body_bytes: the longest body that is read, in bytes.
@@ -65,12 +69,18 @@ async def serve(
             signal cancels them at once.
         metrics: what `/metrics` shows.
         verifier: see `make_app`.
+        layers: see `make_app`; loaded here.
         on_ready: called with the base URL once the server answers.
 
     Raises:
-        ConfigurationError: the address cannot be used, or settings contradict each other.
-        DiscoError: the local model cannot be loaded.
+        ConfigurationError: the address cannot be used, settings contradict each other, or the extra `split` is not
+            installed and `layers` need it.
+        DiscoError: a model cannot be loaded.
     """
+    if layers is not None and importlib.util.find_spec("websockets") is None:
+        raise ConfigurationError(
+            "A layer server needs the package 'websockets': pip install \"disco-llm[server,split]\""
+        )
     app = make_app(
         client,
         key=key,
@@ -81,6 +91,7 @@ async def serve(
         allow_hosts=allow_hosts,
         metrics=metrics,
         verifier=verifier,
+        layers=layers,
     )
 
     def ready() -> None:
@@ -94,10 +105,18 @@ async def serve(
         port = sockets[0].getsockname()[1]
         _refuse_itself(client, host, port)
         await client.warm_up()
+        if layers is not None:
+            await layers.warm_up()
         config = uvicorn.Config(
             app,
             http=HttpProtocol,
-            ws="none",
+            # A dead device is found by pings that nobody answers. A slow one may take minutes to send a message, and
+            # its pong comes behind it.
+            ws="none" if layers is None else "websockets-sansio",
+            ws_max_size=max_body_bytes,
+            ws_per_message_deflate=False,
+            ws_ping_interval=PING_S,
+            ws_ping_timeout=PONG_S,
             lifespan="off",
             log_config=None,
             access_log=False,

@@ -47,6 +47,7 @@ def measured_curve(
     compute: Callable[[int], object],
     most: int,
     *,
+    sizes: Sequence[int] = MEASURED_ROWS,
     repeats: int = 2,
     clock: Callable[[], float] = time.perf_counter,
 ) -> VerifyCurve:
@@ -55,10 +56,11 @@ def measured_curve(
     Args:
         compute: computes a batch of so many rows and returns once it is done.
         most: rows of the largest batch; larger ones are not measured.
+        sizes: rows to measure, rising. Those behind one of more than a few rows that takes long are left out.
         repeats: how often each is measured; a slow model once.
         clock: s.
     """
-    sizes = [rows for rows in MEASURED_ROWS if rows <= max(most, 2)]
+    sizes = [rows for rows in sizes if rows <= max(most, 2)]
     compute(1)  # the first batch allocates
     shortest: dict[int, float] = {}
     began_at = clock()
@@ -67,6 +69,8 @@ def measured_curve(
             at = clock()
             compute(rows)
             shortest[rows] = min(clock() - at, shortest.get(rows, float("inf")))
+            if rows > MEASURED_ROWS[-2] and shortest[rows] > _LONG_S:
+                break
         if clock() - began_at > _LONG_S:
             break
     return VerifyCurve(list(shortest.items()), most)

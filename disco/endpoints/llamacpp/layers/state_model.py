@@ -200,6 +200,10 @@ class StateModel:
         if length > 0:
             raise LocalModelError(f"{self.file.path} cannot drop the last tokens of its cache.")
 
+    def forget(self) -> None:
+        """Empty all sequences, and overwrite their caches."""
+        self._lib.llama_memory_clear(self._memory, True)
+
     def close(self) -> None:
         """Free everything. Idempotent."""
         if self._context:
