@@ -176,9 +176,9 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
         server_profile: the server's profile, or its name or path. Its TTFT distribution is used until the client
             has measured its own.
         price: USD per million (input, output) tokens of the server's model. Default: the price table's.
-        tiers: models between the local one and the server, from the smallest to the best: `disco.Tier`,
-            `disco.Split` or endpoint objects (which the caller closes). With them, no `api_key` is needed. Under `preset="cascade"` an answer
-            may rise through them; under other presets they are further servers.
+        tiers: models between the local one and the server, from the smallest to the best: `disco.Tier`, `disco.Split`
+            or endpoint objects (which the caller closes). With them, no `api_key` is needed. Under `preset="cascade"`
+            an answer may rise through them; under other presets they are further servers.
         backups: further servers, each with its own URL, key, model and price (`disco.Backup`). When the first server
             fails, cools down or refuses, the cheapest backup takes its place in the preset's policy. Backups get
             neither requests that must stay on this machine nor calls that pass through.

@@ -235,14 +235,12 @@ def tier_entries(tiers: Sequence[Tier | Split | Endpoint], *, first_rank: int) -
             # The client's own device profile describes the local model, not this one.
             entries.append(CatalogEntry(tier, profile=UNMEASURED, rank=rank))
             continue
-        name = f"tier-{number}" if getattr(tier, "name", None) is None else tier.name
+        usual = f"tier-{number}"
         if isinstance(tier, Split):
-            split = tier.endpoint(name)
+            split = tier.endpoint(usual if tier.name is None else tier.name)
             drafts = CatalogEntry(split.drafts, profile=UNMEASURED)
             entries.append(
-                CatalogEntry(
-                    split, price=price_of(tier.price), profile=UNMEASURED, rank=rank, drafter=drafts
-                )
+                CatalogEntry(split, price=price_of(tier.price), profile=UNMEASURED, rank=rank, drafter=drafts)
             )
             continue
         if not isinstance(tier, Tier):
@@ -250,6 +248,7 @@ def tier_entries(tiers: Sequence[Tier | Split | Endpoint], *, first_rank: int) -
                 f"tiers contains a {type(tier).__name__}. Write disco.Tier(base_url=..., model=..., api_key=...) for "
                 "each server, or give an endpoint object."
             )
+        name = usual if tier.name is None else tier.name
         made: Endpoint
         if tier.reach == "any":
             made = BackupServer(tier, name, logp=tier.logp)

@@ -74,7 +74,9 @@ class Split:
                 'reach "device".'
             )
         if self.wire not in _WIRES:
-            raise ConfigurationError(f"{what}: wire has no value {self.wire!r}. {nearest(str(self.wire), _WIRES)}")
+            raise ConfigurationError(
+                f"{what}: wire has no value {self.wire!r}. {nearest(str(self.wire), _WIRES)}"
+            )
         if isinstance(self.chunks, str) and self.chunks not in _CHUNKS:
             hint = nearest(self.chunks, _CHUNKS)
             raise ConfigurationError(f"{what}: chunks has no value {self.chunks!r}. {hint}")

@@ -116,7 +116,9 @@ class SplitEndpoint(Endpoint):
         self._inner = EngineEndpoint(self.engine, name=name)
         drafts = file.has_adapter and window != 0
         self.drafts = DeviceDrafts(f"{name}-drafts", lambda: self._model)
-        drafter = SplitDrafter(name=self.drafts.name, model=lambda: self._model, branches=branches, steps=steps)
+        drafter = SplitDrafter(
+            name=self.drafts.name, model=lambda: self._model, branches=branches, steps=steps
+        )
         self.pairing = Pairing(drafter if drafts else None)
         self._window = window_for(
             window if drafts else "optimal",

@@ -110,6 +110,7 @@ def cut_model(
         "fingerprint": model_fingerprint(source, None),
         "layers": layers,
         "total_layers": total,
+        "weights": sum(int(np.prod(one.shape)) for one in reader.tensors),
     }
     tensors = {one.name: one for one in reader.tensors}
     parts: dict[Part, list[_Tensor]] = {
@@ -257,7 +258,7 @@ def _write(
     if part != "device":
         writer.add_tokenizer_model("no_vocab")
     for name, value in named.items():
-        kinds_of = {bool: writer.add_bool, int: writer.add_uint32, str: writer.add_string}
+        kinds_of = {bool: writer.add_bool, int: writer.add_uint64, str: writer.add_string}
         kinds_of[type(value)](f"{KEY}{name}", value)
     for one in tensors:
         writer.add_tensor_info(one.name, one.data.shape, one.data.dtype, one.data.nbytes, one.kind)

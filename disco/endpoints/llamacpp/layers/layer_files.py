@@ -30,6 +30,7 @@ class LayerFile:
         fingerprint: of the model that was cut; files belong together where it, `layers` and the model's sizes agree.
         layers: how many of the model's layers the device has.
         total_layers: how many the model has.
+        weights: how many weights the model has; None where the file does not say.
         hidden: length of a state.
         vocabulary: fingerprint of the tokenizer; None in a file without one.
         has_adapter: whether the device's last layer was trained; otherwise it changes nothing.
@@ -41,6 +42,7 @@ class LayerFile:
     fingerprint: str
     layers: int
     total_layers: int
+    weights: int | None
     hidden: int
     vocabulary: str | None
     has_adapter: bool
@@ -81,12 +83,14 @@ def _described(path: Path, part: Part, header: Header) -> LayerFile:
     if not all(type(one) is int and one > 0 for one in (*numbers, context)):
         raise ValueError
     layers, total_layers, hidden = numbers
+    weights = known.get(f"{KEY}weights")
     return LayerFile(
         path=path,
         part=part,
         fingerprint=str(known[f"{KEY}fingerprint"]),
         layers=layers,  # type: ignore[arg-type]
         total_layers=total_layers,  # type: ignore[arg-type]
+        weights=weights if type(weights) is int else None,
         hidden=hidden,  # type: ignore[arg-type]
         vocabulary=header.vocabulary if part == "device" else None,
         has_adapter=known.get(f"{KEY}adapter") is True,
