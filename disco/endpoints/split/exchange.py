@@ -165,7 +165,10 @@ class Exchange:
         return EndpointFailure(kind, IncompleteAnswerError(message), retry_after_s=1.0 if busy else None)
 
     def _learn(self, frames: Sequence[Sent], meter: LinkMeter) -> None:
-        """Learn the uplink's rate from frames that followed each other faster than it took them."""
+        """Learn what the cloud's passes took, and the uplink's rate where frames followed each other in a row."""
+        for frame in frames:
+            assert frame.reply is not None
+            meter.computed(frame.rows, frame.reply.wanted, frame.reply.compute_s)
         for before, frame in pairwise(frames):
             apart_s = frame.replied_s - before.replied_s
             reply = frame.reply

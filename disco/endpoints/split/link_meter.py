@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from disco.speculate.chunks import SplitPath
+from disco.speculate.chunks import CloudMonitor, SplitPath
+from disco.speculate.estimates import VerifyTimes
 from disco.speculate.layer_facts import LayerFacts
 from disco.speculate.seen import VerifyCurve
 
@@ -46,16 +47,25 @@ class Probe(Protocol):
 
 
 class LinkMeter:
-    """Rates and round trip of one link. Mutable: all attributes.
+    """Rates and round trip of one link, and the cloud behind it. Mutable: all attributes.
+
+    Args:
+        facts: what the layer server says: its own curve is the first guess, which what is seen corrects.
 
     Attributes:
         rtt_s: without payload, s.
         up_bps, down_bps: bytes/s.
+        cloud_s: of the cloud's passes by rows.
+        monitor: of the cloud's load.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, facts: LayerFacts) -> None:
         self.rtt_s = 0.0
         self.up_bps = self.down_bps = _FASTEST_BPS
+        self.cloud_s = VerifyTimes(VerifyCurve(facts.seen_s or facts.compute_s or ((1, 0.0),)))
+        self.monitor = CloudMonitor()
+        if facts.load:
+            self.monitor.batch(max(1, round(facts.load)), 0.0)
 
     def measure(self, probe: Probe, state_bytes: int, most_rows: int) -> None:
         """Measure an idle link: the quickest of small frames is the round trip, a large one each way its rate."""
@@ -70,12 +80,18 @@ class LinkMeter:
         """Learn that so many bytes went up one behind the other in so many seconds."""
         self.up_bps = _OLD_SHARE * self.up_bps + (1 - _OLD_SHARE) * _rate(size, seconds)
 
-    def path(self, facts: LayerFacts, device: VerifyCurve, state_bytes: int) -> SplitPath:
+    def computed(self, rows: int, pass_rows: int, seconds: float) -> None:
+        """Learn what the cloud says of a frame: its rows, those of its pass with other devices', and the time, s."""
+        if pass_rows >= rows >= 1:
+            self.cloud_s.add(pass_rows, seconds)
+            self.monitor.batch(pass_rows, seconds, load=pass_rows - rows)
+
+    def path(self, device: VerifyCurve, state_bytes: int) -> SplitPath:
         """Return what is known now, for the choice of a chunk."""
-        points = facts.seen_s or facts.compute_s or ((1, 0.0),)
-        cloud = VerifyCurve(points)
+        curve = self.cloud_s.curve
+        assert curve is not None
         return SplitPath(
-            self.up_bps, self.down_bps, self.rtt_s, state_bytes, device, cloud, min(facts.load, 1e6)
+            self.up_bps, self.down_bps, self.rtt_s, state_bytes, device, curve, self.monitor.load
         )
 
 

@@ -120,7 +120,7 @@ class SplitModel:
         self.context_tokens = min(device.context_tokens, self.facts.context_tokens)
         self.batch_tokens, self.most_rows = device.batch_tokens, most
         self.states = DeviceStates(device, self._link.numpy_type)
-        self.meter = LinkMeter()
+        self.meter = LinkMeter(self.facts)
         self._content: list[list[int]] = [[] for _ in range(slots)]
         self._newest: list[tuple[int, int, Sent]] = []  # (first place, wanted from, frame)
         self._logits: dict[int, npt.NDArray[np.float32]] | None = None
@@ -194,7 +194,7 @@ class SplitModel:
         elif isinstance(chunks, int):
             chunk = chunks
         else:
-            path = self.meter.path(self.facts, self._device_s, self._link.state_bytes)
+            path = self.meter.path(self._device_s, self._link.state_bytes)
             best = (
                 equation3(path, prompt_tokens)
                 if chunks == "equation3"
