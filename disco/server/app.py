@@ -54,7 +54,7 @@ _LABELS: Final = frozenset(
 
 
 def make_app(
-    client: AsyncDisco,
+    client: AsyncDisco | None,
     *,
     key: str | None = None,
     host: str = "127.0.0.1",
@@ -71,7 +71,7 @@ def make_app(
     `app.state.limiter` holds the requests being answered; its `close()` cancels them.
 
     Args:
-        client: gives the answers; the caller closes it.
+        client: gives the answers; the caller closes it. None: there is no model that answers, only `layers`.
         key: the key that requests must have as `Authorization: Bearer`; None lets in all users of this machine.
         host: the address that the server will listen on. On loopback, requests must name a loopback host.
         max_body_bytes: the longest body that is read, in bytes.
@@ -93,7 +93,10 @@ def make_app(
         raise ConfigurationError("max_body_bytes and max_concurrent must be at least 1.")
     limiter = AnswerLimiter(max_concurrent)
     relays: dict[str, ASGIApp] = {
-        "/v1" + path: Relay(client, path, limiter=limiter, max_body_bytes=max_body_bytes) for path in _ANSWERS
+        "/v1" + path: _no_model
+        if client is None
+        else Relay(client, path, limiter=limiter, max_body_bytes=max_body_bytes)
+        for path in _ANSWERS
     }
     if verifier is not None:
         counted = None if metrics is None else VerifierMetrics(metrics.registry, verifier.facts)
@@ -138,7 +141,7 @@ def make_app(
 class _Models:
     """`/v1/models` and `/v1/models/{name}`: the server's models and the one on this machine."""
 
-    def __init__(self, client: AsyncDisco) -> None:
+    def __init__(self, client: AsyncDisco | None) -> None:
         self._client = client
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -148,46 +151,14 @@ class _Models:
             raise HTTPException(404)  # "/v1/models/" is not a path of the API
         reply = Reply(send, _label(scope["path"]))
         try:
-            answer = await (self._all() if name is None else self._one(name))
+            if self._client is None:
+                answer = _none_of(name)
+            else:
+                answer = await (_all(self._client) if name is None else _one(self._client, name))
         except Exception as error:  # noqa: BLE001 - reported to the HTTP client, whatever the error
             await reply.refuse(refusal_of(error))
         else:
             await reply.whole(200, json.dumps(answer).encode())
-
-    async def _all(self) -> dict[str, Any]:
-        mine = [model.model_dump(mode="json", exclude_unset=True) for model in self._client.local_models()]
-        if not self._asks_server():
-            return {"object": "list", "data": mine}
-        try:
-            raw = await self._client.models.with_raw_response.list()
-            theirs = _document(raw.content)
-            if not isinstance(theirs.get("data"), list):
-                raise _garbled()
-        except (openai.APIConnectionError, Refusal):
-            # The model on this machine also works without a server.
-            if not mine:
-                raise
-            theirs = {"object": "list", "data": []}
-        return {**theirs, "data": [*mine, *theirs["data"]]}
-
-    async def _one(self, name: str) -> dict[str, Any]:
-        for model in self._client.local_models():
-            if model.id == name:
-                return model.model_dump(mode="json", exclude_unset=True)
-        unknown = Refusal(
-            404, f"The model {name[:80]!r} does not exist here.", param="model", code="model_not_found"
-        )
-        if not self._asks_server():
-            raise unknown
-        try:
-            raw = await self._client.models.with_raw_response.retrieve(name)
-        except ValueError:  # the SDK refuses dots in a path
-            raise unknown from None
-        return _document(raw.content)
-
-    def _asks_server(self) -> bool:
-        client = self._client
-        return client.server is not None and client.router.may_ask(client.server, client.default_options)
 
 
 class _MetricsPage:
@@ -199,6 +170,65 @@ class _MetricsPage:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         del scope, receive
         await Reply(send, "/metrics").whole(200, self._metrics.text(), kind=CONTENT_TYPE_LATEST)
+
+
+async def _all(client: AsyncDisco) -> dict[str, Any]:
+    mine = [model.model_dump(mode="json", exclude_unset=True) for model in client.local_models()]
+    if not _asks_server(client):
+        return {"object": "list", "data": mine}
+    try:
+        raw = await client.models.with_raw_response.list()
+        theirs = _document(raw.content)
+        if not isinstance(theirs.get("data"), list):
+            raise _garbled()
+    except (openai.APIConnectionError, Refusal):
+        # The model on this machine also works without a server.
+        if not mine:
+            raise
+        theirs = {"object": "list", "data": []}
+    return {**theirs, "data": [*mine, *theirs["data"]]}
+
+
+async def _one(client: AsyncDisco, name: str) -> dict[str, Any]:
+    for model in client.local_models():
+        if model.id == name:
+            return model.model_dump(mode="json", exclude_unset=True)
+    unknown = _unknown(name)
+    if not _asks_server(client):
+        raise unknown
+    try:
+        raw = await client.models.with_raw_response.retrieve(name)
+    except ValueError:  # the SDK refuses dots in a path
+        raise unknown from None
+    return _document(raw.content)
+
+
+def _asks_server(client: AsyncDisco) -> bool:
+    return client.server is not None and client.router.may_ask(client.server, client.default_options)
+
+
+def _none_of(name: str | None) -> dict[str, Any]:
+    """Return the models of a server that has none that answers."""
+    if name is not None:
+        raise _unknown(name)
+    return {"object": "list", "data": []}
+
+
+def _unknown(name: str) -> Refusal:
+    message = f"The model {name[:80]!r} does not exist here."
+    return Refusal(404, message, param="model", code="model_not_found")
+
+
+async def _no_model(scope: Scope, receive: Receive, send: Send) -> None:
+    """Refuse to answer: there is no model that could."""
+    del receive, send
+    await anyio.lowlevel.checkpoint()
+    raise Refusal(
+        400,
+        f"{scope['path']} needs a model that answers, and this server has only some layers of one, for devices that "
+        "have the others. Start `disco serve` with --local MODEL, or set OPENAI_API_KEY for it.",
+        code="no_eligible_endpoint",
+    )
 
 
 async def _health(request: Request) -> Response:

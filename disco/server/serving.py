@@ -37,7 +37,7 @@ _TICK_S: Final = 0.1
 
 
 async def serve(
-    client: AsyncDisco,
+    client: AsyncDisco | None,
     *,
     host: str = "127.0.0.1",
     port: int = PORT,
@@ -57,7 +57,7 @@ async def serve(
     Cancelling the call cancels the answers in progress, as a second signal does.
 
     Args:
-        client: gives the answers; the caller closes it.
+        client: gives the answers; the caller closes it. None: only `layers` are served.
         host: address or name to listen on; see `make_app` for the access rules that follow from it.
         port: port to listen on; 0 picks a free one.
         key: see `make_app`, also for the next four, and for `metrics`, `verifier` and `layers`.
@@ -103,8 +103,9 @@ async def serve(
         for each in sockets:  # the addresses that the name resolved to
             check_exposure(each.getsockname()[0].partition("%")[0], key)
         port = sockets[0].getsockname()[1]
-        _refuse_itself(client, host, port)
-        await client.warm_up()
+        if client is not None:
+            _refuse_itself(client, host, port)
+            await client.warm_up()
         if layers is not None:
             await layers.warm_up()
         config = uvicorn.Config(

@@ -7,20 +7,24 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AsyncExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+import openai
 
 from disco.cli.console import Screen
 from disco.cli.output_files import check_output
 from disco.cli.serving.serve_options import BACKUP_KEY_VARIABLE, TIER_KEY_VARIABLE, settle_options
 from disco.cli.serving.serve_setup import announce, callers_key, logging_at, require_extra
-from disco.errors import ConfigurationError, nearest
+from disco.errors import ConfigurationError, DiscoError, nearest
 
 if TYPE_CHECKING:
     from disco.client import AsyncDisco, Backup, Tier
     from disco.endpoints.llamacpp.batching.engine import VerifyEngine
+    from disco.endpoints.llamacpp.layers.layer_engine import LayerEngine
     from disco.endpoints.redaction import Redact
+    from disco.speculate.layer_facts import LayerFacts
     from disco.speculate.messages import VerifierFacts
 
 __all__ = ["run_serve"]
@@ -55,6 +59,7 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
     key = callers_key(arguments.key_file)
     metrics = Metrics()
     engine = None if arguments.verify is None else _engine(arguments)
+    layers = None if arguments.layers is None else _layers(arguments)
     record = nullcontext() if arguments.record is None else RouteLog(arguments.record)
     with logging_at(arguments.log_level), record as log:
 
@@ -63,16 +68,30 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
             if log is not None:
                 log(route)
 
-        async with Client(
-            local=local if engine is None else EngineEndpoint(engine, name=short_name(arguments.verify)),
-            isolation=arguments.isolation or "thread",
-            preset=arguments.preset,
-            on_route=on_route,
-            tiers=_tiers(arguments.tier),
-            backups=_backups(arguments.backup),
-            histories=arguments.histories,
-            redact=None if arguments.redact is None else _hook(arguments.redact),
-        ) as client:
+        async with AsyncExitStack() as stack:
+            if layers is not None:
+                stack.push_async_callback(layers.aclose)
+            client: Client | None = None
+            try:
+                client = Client(
+                    local=local
+                    if engine is None
+                    else EngineEndpoint(engine, name=short_name(arguments.verify)),
+                    isolation=arguments.isolation or "thread",
+                    preset=arguments.preset,
+                    on_route=on_route,
+                    tiers=_tiers(arguments.tier),
+                    backups=_backups(arguments.backup),
+                    histories=arguments.histories,
+                    redact=None if arguments.redact is None else _hook(arguments.redact),
+                )
+            except DiscoError:
+                raise
+            except openai.OpenAIError:  # there is neither a key nor a local model
+                if layers is None:
+                    raise
+            else:
+                await stack.enter_async_context(client)
             await serve(
                 client,
                 host=arguments.host,
@@ -85,8 +104,9 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
                 grace_s=arguments.grace,
                 metrics=metrics,
                 verifier=engine,
+                layers=layers,
                 on_ready=lambda base_url: _announce(
-                    screen, client, engine, base_url, with_key=key is not None
+                    screen, client, (engine, layers), base_url, with_key=key is not None
                 ),
             )
     return 0
@@ -95,18 +115,49 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
 def _engine(arguments: argparse.Namespace) -> VerifyEngine:
     from disco.endpoints.llamacpp.batching.engine import VerifyEngine  # noqa: PLC0415 - `disco --help` needs no model
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return VerifyEngine(
         arguments.verify,
         slots=arguments.slots,
         context_tokens=arguments.context,
-        threads=arguments.threads or max(1, cores - 1),
+        threads=_threads(arguments),
     )
 
 
+def _layers(arguments: argparse.Namespace) -> LayerEngine:
+    from disco.endpoints.llamacpp.layers.layer_engine import LayerEngine  # noqa: PLC0415 - as above
+
+    return LayerEngine(
+        arguments.layers,
+        slots=arguments.slots,
+        context_tokens=arguments.context,
+        threads=_threads(arguments),
+    )
+
+
+def _threads(arguments: argparse.Namespace) -> int:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return int(arguments.threads or max(1, cores - 1))
+
+
 def _announce(
-    screen: Screen, client: AsyncDisco, engine: VerifyEngine | None, base_url: str, *, with_key: bool
+    screen: Screen,
+    client: AsyncDisco | None,
+    engines: tuple[VerifyEngine | None, LayerEngine | None],
+    base_url: str,
+    *,
+    with_key: bool,
 ) -> None:
+    verifier, layers = engines
+    lines = ["no model answers here" if client is None else _answers(client)]
+    if verifier is not None:
+        lines.append(_verifies(verifier.facts()))
+    if layers is not None:
+        lines.append(_computes(layers.facts()))
+    announce(screen, base_url, lines, with_key=with_key)
+
+
+def _answers(client: AsyncDisco) -> str:
+    """Return which models answer, in words."""
     here = client.router.local_model
     there = (
         None
@@ -118,15 +169,26 @@ def _announce(
         parts.append(f"tiers: {', '.join(tier.name for tier in client.router.endpoints.tiers)}")
     parts.append(f"server: {there or 'none'}")
     parts.append(f"preset: {client.router.preset.name}")
-    verifies = [] if engine is None else [_verifies(engine.facts())]
-    announce(screen, base_url, ["; ".join(parts), *verifies], with_key=with_key)
+    return "; ".join(parts)
 
 
 def _verifies(facts: VerifierFacts) -> str:
-    """Return what other devices get here, in words."""
-    slots = f"{facts.slots} {'slot' if facts.slots == 1 else 'slots'} of {facts.context_tokens} tokens"
-    points = (f"{rows} in {1000 * s:.3g} ms" for rows, s in facts.verify_s)
-    return f"verifies drafts: {slots}; tokens of a batch: {', '.join(points)}"
+    """Return what other devices get of a verify server, in words."""
+    return f"verifies drafts: {_slots(facts)}; tokens of a batch: {_points(facts.verify_s)}"
+
+
+def _computes(facts: LayerFacts) -> str:
+    """Return what other devices get of a layer server, in words."""
+    which = f"layers {facts.layers + 1} to {facts.total_layers} of {facts.model}"
+    return f"computes {which}: {_slots(facts)}; tokens of a pass: {_points(facts.compute_s)}"
+
+
+def _slots(facts: VerifierFacts | LayerFacts) -> str:
+    return f"{facts.slots} {'slot' if facts.slots == 1 else 'slots'} of {facts.context_tokens} tokens"
+
+
+def _points(curve: Sequence[tuple[int, float]]) -> str:
+    return ", ".join(f"{rows} in {1000 * seconds:.3g} ms" for rows, seconds in curve)
 
 
 def _backups(given: Sequence[Sequence[str]]) -> list[Backup]:

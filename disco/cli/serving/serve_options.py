@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from typing import Any, Final
 
 from disco.cli.serving.serve_setup import KEY_VARIABLE
@@ -17,11 +18,9 @@ MAX_ROUNDS: Final = 1024  # of these, most wait for the model; two windows of an
 SLOTS: Final = 8
 CONTEXT_TOKENS: Final = 4096
 # What is not given is None, so that an option that does not fit is noticed. Then these hold.
-_WITHOUT_VERIFYING: Final = {
-    "local": "smollm2-135m",
-    "isolation": None,
-}
-_OF_VERIFYING: Final = {"slots": SLOTS, "context": None, "threads": None}
+_LOCAL: Final = {"local": "smollm2-135m", "isolation": None}
+_LOCAL_BESIDE_LAYERS: Final = {"local": "none", "isolation": None}
+_OF_SLOTS: Final = {"slots": SLOTS, "context": None, "threads": None}
 
 Commands = Any  # argparse's own type for what `add_subparsers` returns is private
 
@@ -33,11 +32,13 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
         help="run an OpenAI-compatible HTTP server for apps in any language",
         description="Serves both models at one base URL. The server behind disco is the one in OPENAI_API_KEY and "
         f"OPENAI_BASE_URL. Without a key, only the local model answers. With --verify, the local model also "
-        f"checks what other devices draft. If a key is set in {KEY_VARIABLE} or --key-file, callers must send it.",
+        f"checks what other devices draft. With --layers, it computes for devices the "
+        f"layers that they lack. If a key is set in {KEY_VARIABLE} or --key-file, callers must send it.",
     )
     parser.add_argument(
         "--local",
-        help="local model: a name, a GGUF file, hf:owner/repo/file, or `none` (default: smollm2-135m)",
+        help="local model: a name, a GGUF file, hf:owner/repo/file, or `none` (default: smollm2-135m; with --layers "
+        "none)",
     )
     parser.add_argument(
         "--isolation",
@@ -84,23 +85,29 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
         "the same names as --local; see docs/speculate.md",
     )
     parser.add_argument(
+        "--layers",
+        metavar="FILE",
+        help="be a layer server too: compute for devices the layers that are in this file, NAME.cloud.gguf as `disco "
+        "split cut` makes it; see docs/split.md",
+    )
+    parser.add_argument(
         "--slots",
         type=int,
         metavar="N",
-        help=f"with --verify: answers whose caches are kept at the same time (default: {SLOTS})",
+        help=f"with --verify or --layers: answers whose caches are kept at the same time (default: {SLOTS})",
     )
     parser.add_argument(
         "--context",
         type=int,
         metavar="TOKENS",
-        help="with --verify: longest prompt and answer together; memory grows with it times the slots (default: what "
-        f"the model was trained with, at most {CONTEXT_TOKENS})",
+        help="with --verify or --layers: longest prompt and answer together; memory grows with it times the "
+        f"slots (default: what the model was trained with, at most {CONTEXT_TOKENS})",
     )
     parser.add_argument(
         "--threads",
         type=int,
         metavar="N",
-        help="with --verify: threads of llama.cpp (default: all cores but one)",
+        help="with --verify or --layers: threads of llama.cpp (default: all cores but one)",
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument(
@@ -143,31 +150,45 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
 
 
 def settle_options(arguments: argparse.Namespace) -> argparse.Namespace:
-    """Return the arguments with the usual values of what depends on `--verify` and was not given.
+    """Return the arguments with the usual values of what depends on `--verify` and `--layers` and was not given.
 
     Raises:
-        ConfigurationError: an option does not go with `--verify`, or needs it, or a number is out of range.
+        ConfigurationError: options do not go together, or one needs another, or a number is out of range.
     """
-    verifies = arguments.verify is not None
-    usual: dict[str, Any] = dict(_OF_VERIFYING if verifies else _WITHOUT_VERIFYING)
-    for name in _WITHOUT_VERIFYING if verifies else _OF_VERIFYING:
-        if getattr(arguments, name) is not None:
-            why = (
-                "cannot be used with --verify, whose model is also the local one, in this process: leave one out"
-                if verifies
-                else "is for a verify server: name its model with --verify MODEL"
-            )
-            raise ConfigurationError(f"--{name} {why}")
+    verifies, computes = arguments.verify is not None, arguments.layers is not None
+    if verifies and computes:
+        raise ConfigurationError(
+            "--verify and --layers cannot be used together: they would wait for each other. Start two servers"
+        )
+    usual: dict[str, Any] = {}
+    if verifies:
+        why = (
+            "cannot be used with --verify, whose model is also the local one, in this process: leave one out"
+        )
+        _check_absent(arguments, _LOCAL, why)
+    else:
+        usual |= _LOCAL_BESIDE_LAYERS if computes else _LOCAL
+    if verifies or computes:
+        usual |= _OF_SLOTS
+    else:
+        why = "is for a verify server or a layer server: name a model with --verify MODEL or --layers FILE"
+        _check_absent(arguments, _OF_SLOTS, why)
     usual["max_concurrent"] = MAX_ROUNDS if verifies else MAX_ANSWERS
     settled = argparse.Namespace(**vars(arguments))
     for name, value in usual.items():
         if getattr(arguments, name) is None:
             setattr(settled, name, value)
-    for name in _OF_VERIFYING if verifies else ():
+    for name in _OF_SLOTS:
         value = getattr(settled, name)
         if value is not None and value < 1:
             raise ConfigurationError(f"--{name} must be at least 1, not {value}")
     return settled
+
+
+def _check_absent(arguments: argparse.Namespace, names: Iterable[str], why: str) -> None:
+    for name in names:
+        if getattr(arguments, name) is not None:
+            raise ConfigurationError(f"--{name} {why}")
 
 
 def _no_key(text: str) -> str:

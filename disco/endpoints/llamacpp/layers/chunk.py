@@ -18,7 +18,7 @@ States = npt.NDArray[np.floating[Any]]
 
 @dataclass(slots=True, eq=False)
 class Chunk:
-    """States of consecutive positions of one sequence, to be computed. Mutable: the last four fields.
+    """States of consecutive positions of one sequence, to be computed. Mutable: all fields behind `tag`.
 
     Attributes:
         sequence: the session's number of it.
@@ -28,6 +28,7 @@ class Chunk:
         finite: False: a state is NaN or infinite, so that the chunk is refused.
         tag: whatever the asker needs with the reply.
         asked_s: when it came, s.
+        refusal: why it is refused when its turn comes. Until then what was asked before it is computed.
         done: rows that are computed.
         compute_s: how long the passes with them took, s.
         batch_rows: rows of the largest of these passes, those of other devices included.
@@ -41,6 +42,7 @@ class Chunk:
     finite: bool = True
     tag: Any = None
     asked_s: float = 0.0
+    refusal: tuple[Code, str] | None = None
     done: int = 0
     compute_s: float = 0.0
     batch_rows: int = 0

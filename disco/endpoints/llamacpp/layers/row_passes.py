@@ -108,8 +108,9 @@ class RowPasses:
         """Return a pass with the chunk whose turn it is, and its chunks by slot."""
         first = ready[0]
         assert first.slot is not None
+        most = min(_WINDOW, self._model.most_rows)
         short = {
-            one.slot: one.chunks[0] for one in ready if one.slot is not None and one.chunks[0].left <= _WINDOW
+            one.slot: one.chunks[0] for one in ready if one.slot is not None and one.chunks[0].left <= most
         }
         if first.slot not in short or len(short) == 1:
             rows = min(first.chunks[0].left, self._model.most_rows)
@@ -137,9 +138,7 @@ class RowPasses:
                 fillers.append((slot, at))
                 continue
             at, count = chunk.next_at, min(chunk.left, group.rows)
-            if holder.have > at:
-                self._model.cut(slot, at)
-                holder.have = at
+            self._slots.shorten(holder, at)
             states = chunk.states[chunk.done : chunk.done + count]
             if count < group.rows:
                 states = np.concatenate([states.astype(np.float32), self._zeros(group.rows - count)])

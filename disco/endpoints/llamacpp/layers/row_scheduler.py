@@ -73,6 +73,7 @@ class RowScheduler:
         self._most_positions = limits.positions or self.most_sequences * model.context_tokens
         self._sessions: dict[str, Session] = {}
         self._waiting: dict[Sequence, None] = {}  # sequences with chunks
+        self._unfinished: list[Sequence] = []  # the last pass was not the last of their chunks
         self._turns = 0
 
     # What devices ask for
@@ -103,9 +104,9 @@ class RowScheduler:
         if session is None:
             return
         sequence = session.sequences.get(chunk.sequence)
-        refusal = self._refusal(session, sequence, chunk, now)
-        if refusal is not None:
-            reply.put(Refused(chunk, refusal[0], 0 if sequence is None else sequence.have, refusal[1]))
+        chunk.refusal = self._refusal(session, sequence, chunk, now)
+        if sequence is None and chunk.refusal is not None:
+            reply.put(Refused(chunk, chunk.refusal[0], 0, chunk.refusal[1]))
             return
         if sequence is None:
             sequence = session.sequences[chunk.sequence] = Sequence(session, chunk.sequence)
@@ -131,6 +132,9 @@ class RowScheduler:
 
     def step(self, now: float) -> bool:
         """Compute one pass. Return whether there was one, so that there may be another."""
+        for sequence in self._unfinished:  # now, so that what came during the pass has its turn first
+            self._rests(sequence)
+        self._unfinished.clear()
         self._expire(now)
         ready = self._ready(now)
         if not ready:
@@ -138,7 +142,7 @@ class RowScheduler:
         done = self.passes.compute(ready, now)
         for sequence, outcome in done:
             if outcome is None:
-                self._rests(sequence)
+                self._unfinished.append(sequence)
             else:
                 self._answer(sequence, outcome, now + self.passes.took_s)
         return True
@@ -219,15 +223,13 @@ class RowScheduler:
         """Return the sequences whose first chunk can be computed, the one whose turn it is first."""
         ready = []
         for sequence in sorted(self._waiting, key=lambda one: one.turn):
-            while sequence.chunks and sequence.chunks[0].next_at > sequence.have:
-                text = "the server does not have what comes before these rows"
-                self._answer(sequence, Refused(sequence.chunks[0], Code.LOST, sequence.have, text), now)
+            while sequence.chunks and (why := self._why_not(sequence, sequence.chunks[0])) is not None:
+                self._refuse(sequence, why, now)
             if not sequence.chunks:
                 continue
             if sequence.slot is None and not self._seated(sequence, now):
                 if sequence.chunks[0].asked_s + self._limits.wait_s <= now:
-                    text = "all slots of this server are in use"
-                    self._answer(sequence, Refused(sequence.chunks[0], Code.BUSY, 0, text), now)
+                    self._refuse(sequence, (Code.BUSY, "all slots of this server are in use"), now)
                 continue
             ready.append(sequence)
         # Cleaning takes the slots of all.
@@ -261,8 +263,22 @@ class RowScheduler:
             if sequence.slot is None:
                 self._forget(sequence)
 
+    @staticmethod
+    def _why_not(sequence: Sequence, chunk: Chunk) -> tuple[Code, str] | None:
+        if chunk.next_at > sequence.have:
+            return Code.LOST, "the server does not have what comes before these rows"
+        return chunk.refusal
+
+    def _refuse(self, sequence: Sequence, why: tuple[Code, str], now: float) -> None:
+        """Refuse a sequence's first chunk. What it would have replaced is forgotten even so."""
+        chunk = sequence.chunks[0]
+        self.slots.shorten(sequence, chunk.at)
+        self._answer(sequence, Refused(chunk, why[0], sequence.have, why[1]), now)
+
     def _drop_chunks(self, session: Session) -> None:
+        """Forget what waits, and what it would have replaced: behind that the device has other rows by now."""
         for sequence in tuple(session.sequences.values()):
+            self.slots.shorten(sequence, min((chunk.at for chunk in sequence.chunks), default=sequence.have))
             sequence.chunks.clear()
             self._waiting.pop(sequence, None)
             if sequence.slot is None:

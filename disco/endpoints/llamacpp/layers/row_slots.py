@@ -58,6 +58,12 @@ class RowSlots:
                 return True
         return False
 
+    def shorten(self, sequence: Sequence, length: int) -> None:
+        """Keep at most the first positions of a sequence."""
+        if sequence.slot is not None and length < sequence.have:
+            self._model.cut(sequence.slot, length)
+            sequence.have = length
+
     def free(self, sequence: Sequence, *, spoiled: bool = False) -> None:
         """Take a sequence's slot from it, if it has one; `spoiled`: what is in its cache harms others."""
         if sequence.slot is not None:

@@ -16,7 +16,7 @@ from disco.endpoints.llamacpp.layers.cut import cut_model
 from disco.endpoints.llamacpp.layers.cut_check import check_cut, compare
 from disco.endpoints.llamacpp.layers.layer_files import PARTS, cut_files, read_layer_file
 from disco.errors import ConfigurationError, ModelFileError
-from tests.endpoints.llamacpp.layers.tiny_model import tiny_llama
+from tiny_model import tiny_llama
 
 pytestmark = pytest.mark.real
 

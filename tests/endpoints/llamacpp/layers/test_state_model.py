@@ -9,7 +9,7 @@ from disco.endpoints.llamacpp.layers.cut import cut_model
 from disco.endpoints.llamacpp.layers.device_model import DeviceModel
 from disco.endpoints.llamacpp.layers.state_model import StateModel, StateRows
 from disco.endpoints.llamacpp.model.sequences import Rows
-from tests.endpoints.llamacpp.layers.tiny_model import tiny_llama
+from tiny_model import tiny_llama
 
 pytestmark = pytest.mark.real
 

@@ -26,6 +26,7 @@ def tiny_llama(
     quantised: bool = False,
     context_tokens: int = 512,
     seed: int = 7,
+    scale: float = 1.0,
     more: dict[str, Any] | None = None,
     tensors: dict[str, tuple[int, ...]] | None = None,
 ) -> Path:
@@ -43,6 +44,7 @@ def tiny_llama(
         quantised: matrices as Q8_0, all else as F32.
         context_tokens: that it says it was trained with.
         seed: of the weights.
+        scale: of the feed-forward's weights; a large one lets its numbers overflow.
         more: further metadata: whole numbers, lists of them, floats or texts.
         tensors: further tensors, random, by name with numpy's shape.
     """
@@ -78,8 +80,8 @@ def tiny_llama(
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
 
-    def add(name: str, *shape: int, around: float = 0.0) -> None:
-        data = (around + rng.normal(0, 0.2, shape)).astype(np.float32)
+    def add(name: str, *shape: int, around: float = 0.0, by: float = 1.0) -> None:
+        data = (around + rng.normal(0, 0.2 * by, shape)).astype(np.float32)
         if quantised and len(shape) == 2:
             kind = gguf.GGMLQuantizationType.Q8_0
             writer.add_tensor(name, gguf.quants.quantize(data, kind), raw_dtype=kind)
@@ -109,7 +111,7 @@ def tiny_llama(
             ("up", (2 * hidden, hidden)),
             ("down", (hidden, 2 * hidden)),
         ):
-            add(f"{layer}ffn_{name}.weight", *shape)
+            add(f"{layer}ffn_{name}.weight", *shape, by=scale)
     for name, given in (tensors or {}).items():
         add(name, *given)
     writer.write_header_to_file()
