@@ -10,13 +10,13 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+from tiny_model import tiny_llama
 
 from disco.endpoints.llamacpp.layers import cut_check
 from disco.endpoints.llamacpp.layers.cut import cut_model
 from disco.endpoints.llamacpp.layers.cut_check import check_cut, compare
 from disco.endpoints.llamacpp.layers.layer_files import PARTS, cut_files, read_layer_file
 from disco.errors import ConfigurationError, ModelFileError
-from tiny_model import tiny_llama
 
 pytestmark = pytest.mark.real
 

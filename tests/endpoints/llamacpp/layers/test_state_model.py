@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tiny_model import tiny_llama
 
 from disco.endpoints.llamacpp.layers.cut import cut_model
 from disco.endpoints.llamacpp.layers.device_model import DeviceModel
 from disco.endpoints.llamacpp.layers.state_model import StateModel, StateRows
 from disco.endpoints.llamacpp.model.sequences import Rows
-from tiny_model import tiny_llama
 
 pytestmark = pytest.mark.real
 
