@@ -54,6 +54,7 @@ class SpeculativeAttempt(Attempt):
         plain: opens the server's own attempt.
         may_ask_rounds: whether rounds serve the request.
         on_close: called once when the attempt has ended.
+        prepare: awaited before anything else; loads what the server needs. Raises `EndpointFailure`.
     """
 
     # Mutable: everything below the blank line.
@@ -70,6 +71,7 @@ class SpeculativeAttempt(Attempt):
         "_parallel",
         "_plain",
         "_prefix",
+        "_prepare",
         "_request",
         "_run",
         "_spoke",
@@ -96,6 +98,7 @@ class SpeculativeAttempt(Attempt):
         plain: Callable[[], Attempt],
         may_ask_rounds: bool,
         on_close: Callable[[SpeculativeAttempt], object],
+        prepare: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         self._name = name
         self._request = request
@@ -110,6 +113,7 @@ class SpeculativeAttempt(Attempt):
         self._open_plain = plain
         self._may_ask_rounds = may_ask_rounds
         self._on_close: Callable[[SpeculativeAttempt], object] | None = on_close
+        self._prepare = prepare
 
         self._plain: Attempt | None = None
         self._run: RoundsRun | None = None
@@ -186,6 +190,8 @@ class SpeculativeAttempt(Attempt):
 
     async def _next(self) -> Event:
         if self._run is None and self._plain is None:
+            if self._prepare is not None:
+                await self._prepare()
             facts = self._pairing.facts if self._may_ask_rounds else None
             if facts is None:
                 self._plain = self._open_plain()

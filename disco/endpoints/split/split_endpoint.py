@@ -59,7 +59,6 @@ class SplitEndpoint(Endpoint):
 
     Attributes:
         engine: writes the answers.
-        pairing: what is known of the drafts.
         drafts: who is charged for them.
 
     Raises:
@@ -119,7 +118,7 @@ class SplitEndpoint(Endpoint):
         drafter = SplitDrafter(
             name=self.drafts.name, model=lambda: self._model, branches=branches, steps=steps
         )
-        self.pairing = Pairing(drafter if drafts else None)
+        self._pairing = Pairing(drafter if drafts else None)
         self._window = window_for(
             window if drafts else "optimal",
             most=max_window,
@@ -159,16 +158,13 @@ class SplitEndpoint(Endpoint):
         *,
         wants: frozenset[str] = frozenset(),
     ) -> Attempt:
-        facts = self.engine.facts()
-        if self.pairing.facts is None and facts.vocabulary is not None:
-            self.pairing.learn(facts)
         attempt = SpeculativeAttempt(
             name=self.name,
             request=request,
             prefix=prefix,
-            pairing=self.pairing,
+            pairing=self._pairing,
             ask=self._ask,
-            drafter=self.pairing.drafts(),
+            drafter=self._pairing.drafter,
             window=self._window,
             always=self._always,
             parallel=1,
@@ -176,12 +172,18 @@ class SplitEndpoint(Endpoint):
             plain=lambda: self._inner.open(request, prefix, wants=wants),
             may_ask_rounds=wants.isdisjoint(_UNSERVED_WANTS),
             on_close=self._attempts.discard,
+            prepare=self._load,
         )
         self._attempts.add(attempt)
         return attempt
 
+    async def _load(self) -> None:
+        if self._model is None or self._pairing.facts is None:
+            await self.engine.load()
+            self._pairing.learn(self.engine.facts())
+
     async def _ask(self) -> VerifierFacts | None:
-        return self.pairing.facts
+        return self._pairing.facts
 
     def _verifier(self, request: Request, opening: Callable[[], Opening]) -> Verifier:
         del request
@@ -203,7 +205,7 @@ class SplitEndpoint(Endpoint):
         """Close every open attempt, then free the model and end its thread. Idempotent."""
         for attempt in list(self._attempts):
             await attempt.aclose()
-        await self.pairing.aclose()
+        await self._pairing.aclose()
         await self._inner.aclose()
 
 

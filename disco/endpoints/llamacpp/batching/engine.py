@@ -119,10 +119,21 @@ class VerifyEngine:
         Raises:
             DiscoError: the model cannot be loaded; the message says why.
         """
+        try:
+            await self.load()
+        except EndpointFailure as failure:
+            raise failure.error from failure
+
+    async def load(self) -> None:
+        """Do the same for an attempt.
+
+        Raises:
+            EndpointFailure: the model cannot be loaded.
+        """
         mail = Mailbox()
         self._submit(lambda _scheduler: mail.close(), lambda failure: _refuse(mail, failure))
         for item in await mail.take():
-            raise item.error if isinstance(item, EndpointFailure) else item
+            raise item
 
     async def round(self, asked_round: Round) -> AsyncGenerator[Any]:
         """Yield the verdict on a round; several where the server is to go on alone.
