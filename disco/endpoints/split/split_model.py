@@ -77,7 +77,7 @@ class SplitModel:
         gpu_layers: int = -1,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.path, self.slots = path, slots
+        self.path = path
         self._chunks, self._reply, self._clock = chunks, reply, clock
         self._name = name
         self.device = DeviceModel(
@@ -117,6 +117,7 @@ class SplitModel:
         except BaseException:
             self.close()
             raise
+        self.slots = min(slots, self.facts.most_sequences)
         self.context_tokens = min(device.context_tokens, self.facts.context_tokens)
         self.batch_tokens, self.most_rows = device.batch_tokens, most
         self.states = DeviceStates(device, self._link.numpy_type)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
-from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from functools import partial
@@ -16,11 +14,12 @@ from anyio import to_thread
 from disco.endpoints.llamacpp.batching.answer import Answer, Asked, Order
 from disco.endpoints.llamacpp.batching.batch_model import BatchModel
 from disco.endpoints.llamacpp.batching.model_fingerprint import model_fingerprint
+from disco.endpoints.llamacpp.batching.model_thread import ModelThread
 from disco.endpoints.llamacpp.batching.scheduler import Limits, Scheduler
 from disco.endpoints.llamacpp.batching.verify_curve import measured_curve
 from disco.endpoints.llamacpp.model.model_files import require_llama_cpp, resolve_model, short_name
 from disco.endpoints.llamacpp.model.sequences import Rows, SequenceModel
-from disco.endpoints.llamacpp.model.stop_flag import Aborted, StopFlag
+from disco.endpoints.llamacpp.model.stop_flag import StopFlag
 from disco.endpoints.llamacpp.output.generation import Generation
 from disco.endpoints.llamacpp.prompting.prompt_tokens import Renderer
 from disco.endpoints.llamacpp.prompting.template_messages import plain_messages
@@ -43,7 +42,7 @@ class VerifyEngine:
     Every token is the model's own choice, by the request's sampling parameters and keyed noise. What is drafted, in
     which windows it comes, and what other answers do, changes when tokens come and not which.
 
-    Mutable: `_orders`, `_closing`, `_thread`, `_scheduler`, `_renderer`, all under `_lock` or of the thread alone.
+    Mutable: `_model`, `_renderer`, `_facts`, all of the thread.
 
     Args:
         model: as `LlamaCppEndpoint` takes it.
@@ -93,14 +92,11 @@ class VerifyEngine:
         self._limits = limits
         self._open = open_model
         self._clock = clock
-        self._lock = threading.Condition()
-        self._orders: deque[Callable[[Scheduler], None]] = deque()
-        self._refusals: deque[Callable[[Exception], None]] = deque()  # of the same orders
-        self._closing = False
-        self._thread: threading.Thread | None = None
-        self._left: list[Mailbox] = []
+        self._thread: ModelThread[Scheduler] = ModelThread(
+            f"disco-verify-{self.name}", self._load, self._give_up, clock
+        )
+        self._model: BatchModel | None = None
         self._flag = StopFlag()
-        self._scheduler: Scheduler | None = None
         self._renderer: Renderer | None = None
         self._facts = VerifierFacts(self.name, None, context_tokens or 0, slots)
 
@@ -108,7 +104,7 @@ class VerifyEngine:
 
     def facts(self) -> VerifierFacts:
         """Return what the server says of itself. Before the model is loaded, it knows little."""
-        known, scheduler = self._facts, self._scheduler
+        known, scheduler = self._facts, self._thread.scheduler
         if scheduler is None:
             return known
         return replace(known, waiting=scheduler.waiting, busy=scheduler.slots.held)
@@ -166,18 +162,14 @@ class VerifyEngine:
 
     def release(self, key: str) -> None:
         """Forget an answer that nobody will ask for again, so that its slot is free. Idempotent; does not wait."""
-        if self._scheduler is not None or self._orders:  # otherwise there is no answer, and perhaps no model
+        if not self._thread.idle:  # otherwise there is no answer, and perhaps no model
             self._submit(lambda scheduler: scheduler.release(key, self._clock()), lambda _failure: None)
 
     async def aclose(self) -> None:
         """Stop everything, free the model and end the thread. Idempotent."""
-        with self._lock:
-            self._closing = True
-            thread = self._thread
-            self._flag.set()
-            self._lock.notify()
-        if thread is not None:
-            await to_thread.run_sync(thread.join)
+        self._thread.close()
+        self._flag.set()
+        await to_thread.run_sync(self._thread.join)
 
     async def _order(self, opening: Opening) -> Order:
         prefix = _prefix(opening)
@@ -207,96 +199,37 @@ class VerifyEngine:
         )
 
     def _submit(self, order: Callable[[Scheduler], None], refuse: Callable[[Exception], None]) -> None:
-        with self._lock:
-            if self._closing:
-                refuse(self._closed())
-                return
-            self._orders.append(order)
-            self._refusals.append(refuse)
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._main, name=f"disco-verify-{self.name}", daemon=True
-                )
-                self._thread.start()
-            self._lock.notify()
+        self._thread.submit(order, lambda why: refuse(self._failure(why)))
 
-    def _closed(self) -> EndpointFailure:
-        return EndpointFailure(
-            FailureKind.CRASHED, LocalModelError(f"The verify server of {self.name!r} is closed.")
-        )
+    def _failure(self, why: Exception | None) -> EndpointFailure:
+        """Return the failure of the answers and rounds of a model that is lost; None: the engine was closed."""
+        if why is None:
+            error = LocalModelError(f"The verify server of {self.name!r} is closed.")
+            return EndpointFailure(FailureKind.CRASHED, error)
+        if isinstance(why, EndpointFailure):  # of a model that needs another machine
+            return why
+        what = "could not be loaded" if self._model is None else "failed while it computed"
+        return failure_of(why, f"The model of the verify server {self.name!r} {what}")
 
     # In the thread
 
-    def _main(self) -> None:
-        model: BatchModel | None = None
-        while self._wait():
-            failure: Exception | None = None
-            try:
-                if model is None:
-                    model = self._load()
-                self._work()
-            except Aborted:
-                failure = self._closed()
-            except EndpointFailure as lost:
-                self._lose(lost)
-            except Exception as exc:  # noqa: BLE001 - all clients must hear of it
-                what = "failed while it computed" if model is not None else "could not be loaded"
-                failure = failure_of(exc, f"The model of the verify server {self.name!r} {what}")
-            if failure is not None:
-                self._give_up(model, failure)
-                model = None
-        self._give_up(model, self._closed())
-
-    def _wait(self) -> bool:
-        """Wait until there is something to do; return False where the engine is to end."""
-        with self._lock:
-            while not self._closing and not self._orders:
-                scheduler = self._scheduler
-                wake_at = float("inf") if scheduler is None else scheduler.wake_at
-                left_s = wake_at - self._clock()
-                if left_s <= 0:
-                    break
-                self._lock.wait(None if wake_at == float("inf") else left_s)
-            return not self._closing
-
-    def _work(self) -> None:
-        scheduler = self._scheduler
-        assert scheduler is not None
-        while not self._closing:
-            while self._orders:
-                with self._lock:
-                    order = self._orders.popleft()
-                    self._refusals.popleft()
-                order(scheduler)
-            if not scheduler.step(self._clock()) and not self._orders:
-                return
-
-    def _lose(self, failure: EndpointFailure) -> None:
-        """Fail all answers, and keep the model: what it needs elsewhere is lost, and may come back."""
-        if self._scheduler is None:
-            self._give_up(None, failure)
-        else:
-            self._scheduler.fail_all(failure)
-
-    def _give_up(self, model: BatchModel | None, failure: Exception) -> None:
+    def _give_up(self, scheduler: Scheduler | None, why: Exception | None) -> Exception | None:
         """Fail everything and free the model; the next round loads it again."""
-        scheduler, self._scheduler = self._scheduler, None
+        failure = self._failure(why)
         if scheduler is not None:
             scheduler.fail_all(failure)
-        with self._lock:
-            refusals = list(self._refusals)
-            self._orders.clear()
-            self._refusals.clear()
-        for refuse in refusals:
-            refuse(failure)
         self._renderer = None
+        model, self._model = self._model, None
         if model is not None:
             model.close()
+        return None if why is None else failure
 
-    def _load(self) -> BatchModel:
+    def _load(self) -> Scheduler:
         require_llama_cpp()
         path = resolve_model(self._source)
-        model = self._open(path, slots=self._slots, keep_loading=lambda: not self._closing, **self._numbers)
+        model = self._open(
+            path, slots=self._slots, keep_loading=lambda: not self._thread.closing, **self._numbers
+        )
         try:
             self._renderer = Renderer(model, self._template)
             model.begin(self._flag)
@@ -317,7 +250,8 @@ class VerifyEngine:
             curve.points,
             fingerprint=fingerprint,
         )
-        self._scheduler = Scheduler(
+        self._model = model
+        return Scheduler(
             model,
             curve,
             self._limits,
@@ -325,7 +259,6 @@ class VerifyEngine:
             timer=time.perf_counter,
             fingerprint=fingerprint,
         )
-        return model
 
 
 def _compute(model: BatchModel, rows: int) -> None:

@@ -35,7 +35,8 @@ class ModelThread(Generic[S]):
         name: of the thread.
         load: loads the model and returns its scheduler.
         give_up: called where loading or computing failed, or the thread ends, with the scheduler, if there is one, and
-            why (None: it was closed). It fails everything and frees the model; the next order loads it again.
+            why (None: it was closed). It fails everything and frees the model; the next order loads it again. What it
+            returns is told to those whose orders were not carried out.
         clock: s.
 
     Attributes:
@@ -47,7 +48,7 @@ class ModelThread(Generic[S]):
         self,
         name: str,
         load: Callable[[], S],
-        give_up: Callable[[S | None, Exception | None], None],
+        give_up: Callable[[S | None, Exception | None], Exception | None],
         clock: Callable[[], float],
     ) -> None:
         self._name = name
@@ -122,7 +123,7 @@ class ModelThread(Generic[S]):
 
     def _fail(self, why: Exception | None) -> None:
         scheduler, self.scheduler = self.scheduler, None
-        self._give_up(scheduler, why)
+        why = self._give_up(scheduler, why)
         with self._lock:
             refused = [refuse for _, refuse in self._orders]
             self._orders.clear()

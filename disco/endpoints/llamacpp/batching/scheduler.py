@@ -207,10 +207,13 @@ class Scheduler:
                 elif reading is None:
                     reading = answer, rows
         turn = min((answer.turn for answer, _ in windows), default=self._turns)
-        if reading is not None and reading[0].turn <= turn:
-            self._compute([reading], now, waits=False)
-        elif windows:
-            self._compute_windows(windows, now)
+        try:
+            if reading is not None and reading[0].turn <= turn:
+                self._compute([reading], now, waits=False)
+            elif windows:
+                self._compute_windows(windows, now)
+        except EndpointFailure as lost:  # what the model needs elsewhere; the model itself stays
+            self.fail_all(lost)
         return bool(windows) or reading is not None
 
     @property

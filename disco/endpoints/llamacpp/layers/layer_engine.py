@@ -228,13 +228,14 @@ class LayerEngine:
         self._curve = curve.points
         return RowScheduler(model, curve, self._limits, timer=time.perf_counter)
 
-    def _give_up(self, scheduler: RowScheduler | None, why: Exception | None) -> None:
+    def _give_up(self, scheduler: RowScheduler | None, why: Exception | None) -> Exception | None:
         if scheduler is not None:
             self._passes_before += scheduler.passes.count
             scheduler.close(_CLOSED if why is None else _text(why))
         model, self._model = self._model, None
         if model is not None:
             model.close()
+        return why
 
 
 def _text(why: Exception) -> str:
