@@ -11,6 +11,7 @@ from functools import lru_cache
 from time import perf_counter
 from typing import Final
 
+import anyio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from disco.errors import ConfigurationError
@@ -22,6 +23,7 @@ __all__ = ["Guards", "check_exposure", "check_key", "check_origins", "is_loopbac
 
 # The messages with which the answer to a WebSocket may begin, and the status that a client sees then.
 _FIRST: Final = {"websocket.accept": 101, "websocket.http.response.start": 0, "websocket.close": 403}
+_GONE_S: Final = 2.0
 SHORTEST_KEY = 16  # characters, if other machines can try keys
 _KEY = re.compile(r"[!-~]+")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s*]+")
@@ -180,6 +182,7 @@ class Guards:
                 raise
             if "websocket.http.response" in scope.get("extensions", {}):
                 await Reply(denying, path).refuse(refusal)
+                await _gone(receive)
             else:
                 await sending({"type": "websocket.close", "code": 1008})
 
@@ -224,6 +227,18 @@ class Guards:
                 headers.append((b"access-control-allow-origin", origin))
                 headers.append((b"access-control-expose-headers", b"x-request-id, retry-after"))
         return headers
+
+
+async def _gone(receive: Receive) -> None:
+    """Wait until the connection behind a refused WebSocket is closed.
+
+    Uvicorn logs an error if its application returns before. It tells of the end twice: when the response is sent, and
+    when the connection is closed.
+    """
+    ends = 0
+    with anyio.move_on_after(_GONE_S):
+        while ends < 2:
+            ends += (await receive())["type"] == "websocket.disconnect"
 
 
 def _preflight(headers: dict[bytes, bytes]) -> list[tuple[str, str]]:

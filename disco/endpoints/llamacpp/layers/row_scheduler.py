@@ -265,7 +265,7 @@ class RowScheduler:
 
     @staticmethod
     def _why_not(sequence: Sequence, chunk: Chunk) -> tuple[Code, str] | None:
-        if chunk.next_at > sequence.have:
+        if chunk.refusal is None and chunk.next_at > sequence.have:
             return Code.LOST, "the server does not have what comes before these rows"
         return chunk.refusal
 
