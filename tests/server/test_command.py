@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 from command_process import (
@@ -37,7 +38,9 @@ from disco.cli import main
 from disco.cli.main import _parser
 from disco.cli.serving import serve_command, serve_options, serve_setup
 from disco.server import Metrics
+from disco.server.layers.layer_metrics import LayerMetrics
 from disco.server.verifier.verifier_metrics import VerifierMetrics
+from disco.speculate.layer_facts import LayerFacts
 
 pytestmark = pytest.mark.real
 
@@ -242,5 +245,7 @@ def test_every_option_and_every_metric_is_in_its_table():
     named = set(re.findall(r"^\| `(disco_\w+)` \|", PAGE, re.MULTILINE))
     metrics = Metrics()
     VerifierMetrics(metrics.registry, FakeEngine().facts)
+    nowhere = LayerFacts("m", "f", 1, 2, 8, 64, 4, 8)
+    LayerMetrics(metrics.registry, SimpleNamespace(passes=0, facts=lambda: nowhere))
     made = metrics.registry.collect()
     assert named == {metric.name + ("_total" if metric.type == "counter" else "") for metric in made}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from disco.endpoints.llamacpp.batching.verify_curve import VerifyCurve
+from disco.endpoints.llamacpp.layers.chunk import Chunk, Refused
 from disco.endpoints.llamacpp.layers.row_scheduler import LayerLimits, RowScheduler
 
 FLAT = VerifyCurve([(1, 1.0), (64, 1.1)], 64)  # rows are nearly free
@@ -88,3 +89,46 @@ class Box:
 
 def scheduler(model, curve=FLAT, **limits):
     return RowScheduler(model, curve, LayerLimits(**{"sequences": 3, **limits}), timer=model.timer)
+
+
+def rows(*values):
+    return np.array([(value, 0.0) for value in values], np.float32)
+
+
+def chunk(at, *values, sequence=0, wanted=1, **more):
+    return Chunk(sequence, at, rows(*values), wanted, **more)
+
+
+class Device:
+    """One session at a scheduler."""
+
+    def __init__(self, served, key="a"):
+        self.served, self.key, self.box = served, key, Box()
+        served.connect(key, self.box)
+
+    def ask(self, at, *values, now=0.0, **more):
+        one = chunk(at, *values, **more)
+        self.served.ask(self.key, self.box, one, now)
+        return one
+
+    def release(self, sequence=0):
+        self.served.release(self.key, self.box, sequence)
+
+    def leave(self, now=0.0):
+        self.served.leave(self.key, self.box, now)
+
+    def again(self):
+        self.box = Box()
+        self.served.connect(self.key, self.box)
+
+    def only(self):
+        (one,) = self.box.take()
+        return one
+
+    def codes(self):
+        return [one.code if isinstance(one, Refused) else None for one in self.box.take()]
+
+
+def run(served, model, now=None):
+    while served.step(model.now if now is None else now):
+        pass

@@ -82,7 +82,7 @@ def test_a_failed_pass_is_told_to_all_and_the_next_connection_loads_again(cut_fi
         def failing(self, parts):
             if broken["left"]:
                 broken["left"] = 0
-                raise LocalModelError("llama.cpp failed in /home/someone/secret.gguf")
+                raise LocalModelError("llama.cpp failed in secret.gguf")
             return compute(self, parts)
 
         monkeypatch.setattr(StateModel, "compute", failing)

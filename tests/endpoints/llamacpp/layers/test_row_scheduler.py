@@ -4,55 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from counting_model import FLAT, STEEP, Box, CountingModel, behind, scheduler
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from counting_model import FLAT, STEEP, CountingModel, Device, behind, chunk, run, scheduler
 
-from disco.endpoints.llamacpp.layers.chunk import Chunk, Computed, Refused, Released
+from disco.endpoints.llamacpp.layers.chunk import Chunk, Computed, Released
 from disco.speculate.layer_facts import Code
-
-
-def rows(*values):
-    return np.array([(value, 0.0) for value in values], np.float32)
-
-
-def chunk(at, *values, sequence=0, wanted=1, **more):
-    return Chunk(sequence, at, rows(*values), wanted, **more)
-
-
-class Device:
-    """One session at a scheduler."""
-
-    def __init__(self, served, key="a"):
-        self.served, self.key, self.box = served, key, Box()
-        served.connect(key, self.box)
-
-    def ask(self, at, *values, now=0.0, **more):
-        one = chunk(at, *values, **more)
-        self.served.ask(self.key, self.box, one, now)
-        return one
-
-    def release(self, sequence=0):
-        self.served.release(self.key, self.box, sequence)
-
-    def leave(self, now=0.0):
-        self.served.leave(self.key, self.box, now)
-
-    def again(self):
-        self.box = Box()
-        self.served.connect(self.key, self.box)
-
-    def only(self):
-        (one,) = self.box.take()
-        return one
-
-    def codes(self):
-        return [one.code if isinstance(one, Refused) else None for one in self.box.take()]
-
-
-def run(served, model, now=None):
-    while served.step(model.now if now is None else now):
-        pass
 
 
 @pytest.fixture
@@ -322,83 +277,3 @@ def test_the_load_is_the_papers_average_and_without_ones_own_rows_that_of_others
     served.ask("a", one.box, chunk(6, 1), 10.0)
     served.step(10.0)
     assert dict(served.passes.seen).keys() == {1, 2, 4, 7}
-
-
-ASKS = st.tuples(
-    st.just("ask"),
-    st.integers(0, 2),  # device
-    st.integers(0, 2),  # sequence
-    st.integers(0, 20),  # how far back it begins
-    st.lists(st.integers(1, 9), min_size=1, max_size=12),
-    st.integers(0, 12),
-    st.sampled_from([True] * 9 + [False]),
-)
-OTHERS = st.tuples(
-    st.sampled_from(["leave", "again", "release", "step", "step", "wait", "harm"]),
-    st.integers(0, 2),
-    st.integers(0, 2),
-)
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.lists(ASKS | OTHERS, max_size=40), st.sampled_from([FLAT, STEEP]), st.integers(1, 4))
-def test_whatever_devices_do_each_gets_what_its_own_rows_give_or_is_refused(does, curve, slots):
-    model = CountingModel(slots=slots)
-    served = scheduler(model, curve, sequences=2, positions=60, idle_s=3.0, wait_s=6.0, hold_s=9.0)
-    devices = [Device(served, key) for key in "abc"]
-    texts = {}  # what each device believes that the server has, by device and sequence
-    now, asked, answered = 0.0, 0, 0
-
-    def heard(device):
-        count = 0
-        for one in device.box.take():
-            if isinstance(one, Released):
-                continue
-            count += 1
-            key = devices.index(device), one.chunk.sequence
-            if isinstance(one, Computed):
-                values = one.chunk.tag
-                ends = range(len(values) - one.chunk.wanted, len(values))
-                assert one.chunk.out.tolist() == [list(behind(values[: end + 1])) for end in ends]
-                continue
-            assert one.have <= max(one.chunk.at, 0)
-            assert one.code in (Code.LOST, Code.BUSY, Code.TOO_LONG, Code.NOT_FINITE)
-            texts[key] = texts.get(key, [])[: one.have]
-        return count
-
-    for what, number, sequence, *rest in does:
-        device = devices[number]
-        text = texts.setdefault((number, sequence), [])
-        if what in {"ask", "harm"}:
-            back, values, wanted, finite = rest or (0, [3, -1], 1, True)
-            at = max(0, len(text) - back)
-            text[at:] = values
-            one = Chunk(sequence, at, rows(*values), min(wanted, len(values)), finite, tag=tuple(text))
-            served.ask(device.key, device.box, one, now)
-            asked += 1
-        elif what in {"leave", "again"}:
-            answered += heard(device)
-            before = served.waiting
-            if what == "leave":
-                device.leave(now)
-            device.again()
-            asked -= before - served.waiting  # those are for nobody
-        elif what == "release":
-            device.release(sequence)
-            texts[number, sequence] = []
-        elif what == "wait":
-            now += 4.0
-        else:
-            served.step(now)
-            now = max(now, model.now)
-            model.now = now
-        assert served.slots.busy <= slots
-    for _ in range(200):
-        if not served.step(now):
-            if not served.waiting:
-                break
-            now = max(now, served.wake_at)
-        model.now = now = max(now, model.now)
-    answered += sum(map(heard, devices))
-    assert served.waiting == 0
-    assert answered == asked
