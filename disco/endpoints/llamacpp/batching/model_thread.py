@@ -122,10 +122,10 @@ class ModelThread(Generic[S]):
                 return
 
     def _fail(self, why: Exception | None) -> None:
-        scheduler, self.scheduler = self.scheduler, None
-        why = self._give_up(scheduler, why)
-        with self._lock:
+        with self._lock:  # first: who asks again, once told, must find a new model
             refused = [refuse for _, refuse in self._orders]
             self._orders.clear()
+        scheduler, self.scheduler = self.scheduler, None
+        why = self._give_up(scheduler, why)
         for refuse in refused:
             refuse(why)

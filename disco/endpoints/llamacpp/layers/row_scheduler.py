@@ -28,7 +28,8 @@ class LayerLimits:
     """What devices may take.
 
     Attributes:
-        sessions: devices at the same time.
+        sessions: devices at the same time. Of those that are kept without a connection, the one that left first makes
+            room for a new one.
         sequences: of one session; None: a quarter of the slots, at least 1.
         positions: of one session, in all its sequences; None: as many as they can hold.
         idle_s: for how long a sequence for which nothing is asked keeps its slot while others wait, s.
@@ -82,7 +83,7 @@ class RowScheduler:
         """Begin a session, or take it up again; what an older connection of it asked for is forgotten."""
         session = self._sessions.get(key)
         if session is None:
-            if len(self._sessions) >= self._limits.sessions:
+            if len(self._sessions) >= self._limits.sessions and not self._forget_left():
                 _end(reply, Code.BUSY, f"{self._limits.sessions} devices use this server, which is the limit")
                 return
             session = self._sessions[key] = Session(key)
@@ -97,6 +98,8 @@ class RowScheduler:
         if session is not None and session.reply is reply:
             session.reply, session.left_s = None, now
             self._drop_chunks(session)
+            if not session.sequences:
+                del self._sessions[key]
 
     def ask(self, key: str, reply: Reply, chunk: Chunk, now: float) -> None:
         """Take a chunk. Its outcome is put into the reply in any case but that of a newer connection."""
@@ -184,6 +187,18 @@ class RowScheduler:
                 _end(session.reply, Code.FAILED, text)
         self._sessions.clear()
 
+    def _forget_left(self) -> bool:
+        """Forget the session that has had no connection for longest; return whether there is one."""
+        left = [one for one in self._sessions.values() if one.reply is None]
+        if left:
+            self._end_session(min(left, key=lambda one: one.left_s))
+        return bool(left)
+
+    def _end_session(self, session: Session) -> None:
+        for sequence in tuple(session.sequences.values()):
+            self._forget(sequence)
+        del self._sessions[session.key]
+
     # Checks
 
     def _session(self, key: str, reply: Reply) -> Session | None:
@@ -215,9 +230,7 @@ class RowScheduler:
     def _expire(self, now: float) -> None:
         for session in tuple(self._sessions.values()):
             if session.reply is None and session.left_s + self._limits.hold_s <= now:
-                for sequence in tuple(session.sequences.values()):
-                    self._forget(sequence)
-                del self._sessions[session.key]
+                self._end_session(session)
 
     def _ready(self, now: float) -> list[Sequence]:
         """Return the sequences whose first chunk can be computed, the one whose turn it is first."""

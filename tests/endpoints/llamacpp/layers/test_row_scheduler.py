@@ -204,14 +204,29 @@ def test_a_newer_connection_of_a_session_ends_the_older(model, served):
     assert isinstance(device.only(), Computed)
 
 
-def test_there_are_so_many_sessions_and_no_more(model):
-    served = scheduler(model, sessions=1, hold_s=1.0)
+def test_there_are_so_many_sessions_and_those_without_a_connection_make_room(model):
+    served = scheduler(model, sessions=2)
     first, second = Device(served), Device(served, "b")
-    assert second.box.closed
-    assert second.codes() == [Code.BUSY]
-    first.leave(0.0)
-    served.step(1.0)
-    assert not Device(served, "b").box.closed
+    for device in (first, second):
+        device.ask(0, 1)
+    run(served, model, 0.0)
+    third = Device(served, "c")
+    assert third.box.closed
+    assert third.codes() == [Code.BUSY]
+    second.leave(1.0)
+    first.leave(2.0)
+    assert not Device(served, "c").box.closed  # in the place of the second, which left first
+    first.again()
+    first.ask(1, 2)
+    run(served, model, 2.0)
+    assert isinstance(first.box.take()[-1], Computed)
+    assert Device(served, "b").box.closed
+
+
+def test_a_session_without_sequences_is_not_kept(model):
+    served = scheduler(model)
+    Device(served).leave(0.0)
+    assert served.wake_at == float("inf")
 
 
 def test_a_cache_that_holds_nan_is_for_nobody_until_all_are_overwritten():
