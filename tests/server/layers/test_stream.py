@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import random
+import socket
 import threading
 import urllib.request
 
@@ -125,6 +126,34 @@ def test_a_dropped_connection_finds_its_sequence_again(served, alone):
     with served.device(session=device.session) as device:
         after = device.ask(8, rows[8:])
     assert np.allclose(after.states, alone(rows, 8, 4)[8:], atol=1e-3)
+
+
+@pytest.mark.parametrize("phase", ["connected", "in a frame", "queued", "computing", "replied", "released"])
+def test_a_connection_dropped_in_any_phase_harms_nobody_and_can_be_taken_up_again(served, alone, phase):
+    rows = states(200, seed=8)
+    with served.device() as other, served.device() as device:
+        before = other.ask(0, rows[:5]).states
+        device.ask(0, rows[:4])
+        if phase == "in a frame":
+            device.socket.socket.sendall(b"\x82\xfe\x10\x00mask" + bytes(100))
+        elif phase == "queued":
+            for at in range(4, 10):
+                device.send(at, rows[at : at + 1])
+        elif phase == "computing":
+            device.send(4, rows[4:200])
+        elif phase == "replied":
+            device.send(4, rows[4:8])
+            device.take()
+        elif phase == "released":
+            device.socket.send(bytes(wire.pack_release(0)))
+        device.socket.socket.shutdown(socket.SHUT_RDWR)
+        with served.device(session=device.session) as again:
+            reply = again.ask(4, rows[4:8])
+            if reply.kind is Kind.ERROR:
+                assert (phase, reply.code) == ("released", Code.LOST)
+                reply = again.ask(0, rows[:8], wanted=4)
+            assert np.allclose(reply.states, alone(rows[:8], 4, 4)[4:], atol=1e-2)
+        assert np.allclose(other.ask(0, rows[:5]).states, before, atol=1e-2)
 
 
 def test_a_second_connection_of_a_session_ends_the_first(served):
