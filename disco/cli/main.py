@@ -18,6 +18,7 @@ from disco.cli.output_files import check_output
 from disco.cli.replay_options import add_replay, add_tune
 from disco.cli.serving import add_serve
 from disco.cli.speculation.speculate_command import add_speculate
+from disco.cli.split.split_command import add_split
 
 __all__ = ["main"]
 
@@ -115,6 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     add_measure(commands)
     add_serve(commands).set_defaults(run=_serve, fast_loop=True)
     add_speculate(commands)
+    add_split(commands)
     add_replay(commands).set_defaults(run=_replay)
     add_tune(commands).set_defaults(run=_tune)
     add_fleet(commands)

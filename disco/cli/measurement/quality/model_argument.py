@@ -13,7 +13,7 @@ from disco.endpoints.llamacpp.model.model_files import resolve_model, short_name
 from disco.endpoints.llamacpp.model.requantised import requantised
 from disco.profiles import user_profile_dir
 
-__all__ = ["model_name", "open_model"]
+__all__ = ["model_file", "model_name", "open_model"]
 
 
 def model_name(text: str) -> str:
@@ -45,11 +45,20 @@ def open_model(text: str, *, threads: int | None) -> Endpoint:
             reach="device" if here else "any",
             api_key=key,
         ).endpoint()
-    model, kind = _parts(text)
-    path: str | Path = model
-    if kind:
-        path = requantised(resolve_model(model), kind, user_profile_dir().parent / "models")
+    path: str | Path = model_file(text) if _parts(text)[1] else text
     return LlamaCppEndpoint(model=path, name=model_name(text), threads=threads)
+
+
+def model_file(text: str) -> Path:
+    """Return the file of a local model, requantised first where a type is named behind an @.
+
+    Raises:
+        ConfigurationError: there is no such model or quantisation.
+        ModelFileError: the file is not a usable GGUF file.
+    """
+    model, kind = _parts(text)
+    path = resolve_model(model)
+    return requantised(path, kind, user_profile_dir().parent / "models") if kind else path
 
 
 def _parts(text: str) -> tuple[str, str]:

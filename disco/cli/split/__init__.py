@@ -1,0 +1,1 @@
+"""`disco split`: a model cut in two."""

@@ -1,0 +1,71 @@
+"""`disco split`: its subcommands and their options."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from disco.cli.console import Screen
+
+__all__ = ["add_split"]
+
+_LAYERS = 2
+
+
+def add_split(commands: Any) -> argparse.ArgumentParser:
+    """Add the parser of `disco split` to the commands; return it."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "split", help="cut a model in two: first layers here, the others on a server"
+    )
+    subcommands = parser.add_subparsers(required=True, metavar="WHAT")
+    model = "the whole model: a name, a GGUF file, hf:owner/repo/file, or one of these with @TYPE (@Q8_0: requantised)"
+    cut = subcommands.add_parser(
+        "cut",
+        help="write the files of both sides",
+        description="Writes three files: the device's, the cloud's, and the head, which stays on the device. They "
+        "are run beside the whole model before they count. What the cloud can read of your texts: disco split audit.",
+    )
+    cut.add_argument("model", metavar="MODEL", help=model)
+    _add_layers(cut)
+    cut.add_argument("--out", metavar="FOLDER", help="where the files are written (default: NAME-split)")
+    cut.add_argument(
+        "--replace", action="store_true", help="replace a file of the device whose adapter was trained"
+    )
+    cut.set_defaults(run=_cut)
+    audit = subcommands.add_parser(
+        "audit",
+        help="find out what the cloud can read of your texts",
+        description="Attacks the split as the cloud could, which knows the model: finds a prompt's tokens from the "
+        "states that the device sends, and an answer's from those that the cloud computes. Texts are not stored, nor "
+        "printed without --show.",
+    )
+    audit.add_argument(
+        "model", metavar="MODEL", help=f"{model}; or the device's file of a model that was cut"
+    )
+    _add_layers(audit)
+    audit.add_argument("--text", metavar="FILE", help="a text of yours (default: six shipped ones)")
+    audit.add_argument("--show", action="store_true", help="print what was recovered")
+    audit.add_argument("--threads", type=int, metavar="N", help="of llama.cpp (default: all cores but one)")
+    audit.add_argument(
+        "--json", action="store_true", help="print the results as JSON, and all else on standard error"
+    )
+    audit.set_defaults(run=_audit)
+    return parser
+
+
+def _add_layers(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--layers", type=int, metavar="N", help=f"how many layers the device keeps (default: {_LAYERS})"
+    )
+
+
+def _cut(screen: Screen, arguments: argparse.Namespace) -> int:
+    from disco.cli.split.split_cut import run_cut  # noqa: PLC0415 - `disco --help` needs no model
+
+    return run_cut(screen, arguments, _LAYERS if arguments.layers is None else arguments.layers)
+
+
+def _audit(screen: Screen, arguments: argparse.Namespace) -> int:
+    from disco.cli.split.split_audit import run_audit  # noqa: PLC0415 - as above
+
+    return run_audit(screen, arguments, usual_layers=_LAYERS)

@@ -1,0 +1,92 @@
+"""`disco split cut`: the files of both sides, and what to do with them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+
+from disco.cli.console import Screen
+from disco.cli.measurement.quality.model_argument import model_file
+from disco.endpoints.llamacpp.layers.cut import cut_model, require_gguf
+from disco.endpoints.llamacpp.layers.cut_check import CutCheck, check_cut
+from disco.endpoints.llamacpp.layers.layer_files import Part, cut_files, read_layer_file
+from disco.endpoints.llamacpp.model.model_files import require_llama_cpp, short_name
+from disco.errors import ConfigurationError, ModelFileError
+
+__all__ = ["run_cut"]
+
+_WHAT: dict[Part, str] = {
+    "device": "embedding, first layers, adapter, head, vocabulary",
+    "cloud": "the other layers",
+    "head": "output norm and head",
+}
+
+
+def run_cut(screen: Screen, arguments: argparse.Namespace, layers: int) -> int:
+    """Cut a model; return the exit status.
+
+    Raises:
+        ConfigurationError: an option is not usable, a package is missing, or the folder cannot be written.
+        ModelFileError: the model cannot be cut, or its parts do not compute what it computes.
+    """
+    require_llama_cpp()
+    require_gguf()
+    with screen.step(f"Finding {arguments.model}"):
+        source = model_file(arguments.model)
+    folder = Path(arguments.out or f"{short_name(arguments.model)}-split").expanduser()
+    if not arguments.replace:
+        _keep_adapter(cut_files(source, folder)["device"])
+    proofs: list[CutCheck] = []
+
+    def check(drafts: Mapping[Part, Path]) -> None:
+        with screen.step("Running both sides beside the whole model"):
+            proofs.append(check_cut(source, drafts))
+
+    with screen.bar(f"Cutting {source.name}, in bytes") as so_far:
+        files = cut_model(source, layers, folder, progress=so_far, check=check)
+    _show(screen, source, files, proofs[-1])
+    return 0
+
+
+def _keep_adapter(device: Path) -> None:
+    """Raise ConfigurationError where a file holds an adapter that was trained."""
+    if not device.exists():
+        return
+    try:
+        trained = read_layer_file(device, "device").has_adapter
+    except ModelFileError:
+        return
+    if trained:
+        raise ConfigurationError(
+            f"{device} holds an adapter that was trained, and would lose it. Name another folder with --out, or add "
+            "--replace."
+        )
+
+
+def _show(screen: Screen, source: Path, files: Mapping[Part, Path], proof: CutCheck) -> None:
+    known = read_layer_file(files["device"], "device")
+    size = {part: file.stat().st_size for part, file in files.items()}
+    screen.table(
+        "",
+        ("file", "MB", "for", "holds"),
+        [
+            (file, f"{size[part] / 1e6:.1f}", "cloud" if part == "cloud" else "device", _WHAT[part])
+            for part, file in files.items()
+        ],
+    )
+    here = 1 - size["cloud"] / source.stat().st_size
+    screen.line(
+        f"The device keeps {known.layers} of {known.total_layers} layers, the embedding and the head: {here:.0%} of "
+        f"the model's bytes. The cloud gets {known.total_layers - known.layers} layers, and neither vocabulary nor "
+        "head."
+    )
+    same = "the same logits, bit for bit" if proof.delta == 0 else f"logits within {proof.delta:.2g}"
+    screen.line(f"Checked with {proof.tokens} tokens: {same}, as the whole model.")
+    screen.line()
+    screen.line("Next:", style="bold")
+    screen.line(f"  on the server, with a copy of that file:  disco serve --layers {files['cloud'].name}")
+    screen.line(
+        "  on the device:  docs/split.md shows how a client uses its two files and the server's address"
+    )
+    screen.line(f"  what the cloud can read of your texts:  disco split audit {files['device']}")
