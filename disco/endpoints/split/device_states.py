@@ -7,7 +7,8 @@ tokens they mean, whole sequences each time, so neither can take a state of othe
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import numpy as np
@@ -22,7 +23,7 @@ _GROWTH: Final = 256  # positions
 
 
 class DeviceStates:
-    """The sequences of a device's part of a model. Threads take turns by `lock`.
+    """The sequences of a device's part of a model. Threads take turns: the target's, and those of drafters.
 
     Mutable: `_ids`, the tokens in the cache of each sequence; `_states`, theirs; `_newest`, the sequence and length
     behind which the model's logits stand.
@@ -31,17 +32,35 @@ class DeviceStates:
         model: the device's part.
         dtype: in which states are kept: that of the wire.
 
-    Attributes:
-        lock: must be held during a call of any method, and as long as the logits are used.
+    A method is called, and the model's logits are used, within `for_target` or `behind_target`.
     """
 
     def __init__(self, model: DeviceModel, dtype: np.dtype[Any]) -> None:
-        self.lock = threading.Lock()
+        self._lock = threading.Lock()
+        self._next = (
+            threading.Lock()
+        )  # held by the target while it waits, so that no drafter gets in before it
         self._model = model
         self._dtype = dtype
         self._ids: list[list[int]] = [[] for _ in range(model.slots)]
         self._states = [np.zeros((0, model.hidden), dtype) for _ in range(model.slots)]
         self._newest = (-1, -1)
+
+    @contextmanager
+    def for_target(self) -> Iterator[None]:
+        """Have the model as soon as the pass that is being computed is over."""
+        with self._next, self._lock:
+            yield
+
+    @contextmanager
+    def behind_target(self) -> Iterator[None]:
+        """Have the model when the target does not want it. Otherwise a drafter that goes on and on would hold it."""
+        with self._next:
+            self._lock.acquire()
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def rows(self, slot: int, ids: Sequence[int], at: int) -> npt.NDArray[Any]:
         """Return the states of a sequence's tokens from a position on, shape (len(ids) - at, hidden); a copy.

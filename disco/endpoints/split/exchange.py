@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
@@ -26,7 +27,8 @@ class Sent:
     """A frame and its reply. Mutable.
 
     Attributes:
-        slot, at, rows, wanted: as sent.
+        slot, at, wanted: as sent.
+        states: as sent, shape (rows, hidden); kept until the reply is there.
         number: of the newest sending.
         sent_s, replied_s: when, s.
         reply: None until it is there.
@@ -35,13 +37,18 @@ class Sent:
 
     slot: int
     at: int
-    rows: int
     wanted: int
+    states: npt.NDArray[Any] = field(repr=False)
     number: int = -1
     sent_s: float = 0.0
     replied_s: float = 0.0
     reply: Frame | None = None
     resent: int = 0
+
+    @property
+    def rows(self) -> int:
+        """How many states there are."""
+        return len(self.states)
 
 
 class Exchange:
@@ -49,7 +56,8 @@ class Exchange:
 
     Args:
         link: the connection; opened when it is needed.
-        states_of: returns the states of a sequence from a position to another.
+        states_of: returns the states of a sequence from a position to another, to send again what the server has lost
+            of it.
         name: the endpoint's, for messages.
         most_rows: of one frame.
         clock: s.
@@ -72,40 +80,60 @@ class Exchange:
         self.flag = StopFlag()
         self._pending: list[Sent] = []
 
-    def send(self, frame: Sent, states: npt.NDArray[Any]) -> None:
+    def send(self, frame: Sent) -> None:
         """Send states; their reply is waited for by `collect`.
 
         Raises:
             Aborted: the flag was set.
             EndpointFailure: the server cannot be reached, or refuses the rows.
         """
+        # Whoever asked for rows that these replace has left. Nobody waits for them, nor can they be sent again.
+        replaced = frame.slot, frame.at
+        self._pending = [
+            one for one in self._pending if one.slot != replaced[0] or one.at + one.rows <= replaced[1]
+        ]
         self._pending.append(frame)
-        for attempt in range(_RECONNECTIONS + 1):
-            try:
-                if not self._link.is_open:
-                    self._link.open()
-                    self._send_again(self._pending[:-1])
-                self._put(frame, states)
-                return
-            except LinkLost as lost:
-                self._look(lost, attempt)
+        with self._all_or_none():
+            for attempt in range(_RECONNECTIONS + 1):
+                try:
+                    self._connect(self._pending[:-1])
+                    self._put(frame)
+                    return
+                except LinkLost as lost:
+                    self._look(lost, attempt)
 
-    def _put(self, frame: Sent, states: npt.NDArray[Any]) -> None:
+    def _connect(self, frames: Sequence[Sent]) -> None:
+        """Make the connection anew where it broke, and send again what has no reply."""
+        if not self._link.is_open:
+            self._link.open()
+            self._send_again(frames)
+
+    def _put(self, frame: Sent) -> None:
         frame.sent_s = self._clock()
-        frame.number = self._link.send(frame.slot, frame.at, states, frame.wanted)
+        frame.number = self._link.send(frame.slot, frame.at, frame.states, frame.wanted)
 
     def _send_again(self, frames: Sequence[Sent]) -> None:
         for frame in frames:
             if frame.reply is None:
-                self._put(frame, self._states_of(frame.slot, frame.at, frame.at + frame.rows))
+                self._put(frame)
+
+    @contextmanager
+    def _all_or_none(self) -> Iterator[None]:
+        """Forget all frames where one fails: their answers fail with it, and no later one must wait for them."""
+        try:
+            yield
+        except BaseException:
+            self._pending.clear()
+            raise
 
     def _look(self, lost: LinkLost, attempt: int) -> None:
-        """Give up where the thread is to stop, or the link was made anew often enough."""
+        """Give up where the thread is to stop, or the link was made anew often enough.
+
+        A server that says nothing on a new connection either has failed, whatever it may do later.
+        """
         if self.flag.is_set():
-            self._pending.clear()
             raise Aborted from lost
-        if attempt == _RECONNECTIONS:
-            self._pending.clear()
+        if attempt == _RECONNECTIONS or (lost.silent and attempt > 0):
             raise self._link.unreachable(lost) from lost
 
     def collect(self, meter: LinkMeter | None = None) -> None:
@@ -115,31 +143,34 @@ class Exchange:
             Aborted, EndpointFailure: as from `send`.
         """
         attempt = 0
-        while waiting := [frame for frame in self._pending if frame.reply is None]:
-            try:
-                if not self._link.is_open:
-                    self._link.open()
-                    self._send_again(waiting)
-                size = sum(self._link.frame_bytes(frame.rows) for frame in waiting)
-                self._take(self._link.receive(self.flag.is_set, size))
-            except LinkLost as lost:
-                self._look(lost, attempt)
-                attempt += 1
+        until: float | None = None
+        with self._all_or_none():
+            while waiting := [frame for frame in self._pending if frame.reply is None]:
+                try:
+                    self._connect(waiting)
+                    if until is None:
+                        until = self._link.until(sum(frame.rows for frame in waiting))
+                    if self._take(self._link.receive(self.flag.is_set, until)):
+                        attempt, until = 0, None
+                except LinkLost as lost:
+                    self._look(lost, attempt)
+                    attempt, until = attempt + 1, None
         if meter is not None:
             self._learn(self._pending, meter)
         self._pending = []
 
-    def _take(self, reply: Frame) -> None:
+    def _take(self, reply: Frame) -> bool:
+        """Take what came; return whether it was waited for."""
         frame = next((one for one in self._pending if one.number == reply.number), None)
         if frame is None or frame.reply is not None:
-            return  # of an earlier sending
+            return False  # of an earlier sending
         if reply.kind is Kind.STATES and reply.rows == frame.wanted:
             frame.reply, frame.replied_s = reply, self._clock()
         elif reply.kind is Kind.ERROR and reply.code is Code.LOST and frame.resent < _RESENDS:
             self._catch_up(frame.slot, reply.at)
         else:
-            self._pending.clear()
             raise self._refused(reply)
+        return True
 
     def _catch_up(self, slot: int, have: int) -> None:
         """Send again what the server has lost of a sequence, and the frames behind it."""

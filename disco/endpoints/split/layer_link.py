@@ -11,7 +11,10 @@ import importlib.util
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from socket import SHUT_RDWR, SO_SNDTIMEO, SOL_SOCKET
+from struct import pack
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
@@ -19,6 +22,7 @@ import httpx2
 import numpy as np
 import numpy.typing as npt
 import openai
+from openai import RequestOptions
 
 from disco.endpoints.openai_api import error_mapping
 from disco.endpoints.split.wire import (
@@ -36,17 +40,35 @@ from disco.errors import ConfigurationError, EndpointFailure, FailureKind, Incom
 from disco.events import Traffic
 from disco.speculate.layer_facts import LayerFacts
 from disco.speculate.messages import BadMessageError
+from disco.speculate.seen import VerifyCurve
 
 __all__ = ["LayerLink", "LayerServer", "LinkLost"]
+
+_OTHER_MODEL: Final = "has layers of another model, or was cut elsewhere: use files of one cut"
+_REFUSALS: Final[dict[int, tuple[FailureKind, type[openai.APIStatusError]]]] = {
+    401: (FailureKind.AUTHENTICATION, openai.AuthenticationError),
+    403: (FailureKind.AUTHENTICATION, openai.PermissionDeniedError),
+    429: (FailureKind.RATE_LIMIT, openai.RateLimitError),
+}
 
 _FACTS: Final = "/disco/layers"
 _OPEN_S: Final = 5.0
 _LOOK_S: Final = 0.1  # between two looks whether the thread is to stop
 _MOST_REPLY: Final = 2**28
+_SLOWEST_BPS: Final = 20_000
+_SLOW_SHARE: Final = 4.0  # a server with other devices takes that much longer than it said
 
 
 class LinkLost(Exception):
-    """The connection broke, or could not be made."""
+    """The connection broke, or could not be made.
+
+    Attributes:
+        silent: the server said nothing for too long.
+    """
+
+    def __init__(self, what: str, *, silent: bool = False) -> None:
+        super().__init__(what)
+        self.silent = silent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +89,7 @@ class LayerServer:
 
 
 class LayerLink:
-    """See the module. Mutable: `_socket`, `_number`, `_up`, `_down`.
+    """See the module. Mutable: `_socket`, `_number`, `_up`, `_down`, `_ended`, `_facts`.
 
     Args:
         server: where to.
@@ -101,6 +123,8 @@ class LayerLink:
         self._socket: Any = None
         self._number = 0
         self._up = self._down = 0
+        self._ended = False
+        self._facts: LayerFacts | None = None
 
     @property
     def is_open(self) -> bool:
@@ -124,7 +148,9 @@ class LayerLink:
         )
         with client:
             try:
-                facts = LayerFacts.from_json(client.get(_FACTS, cast_to=object))
+                # The load without this device's own.
+                mine: RequestOptions = {"params": {"session": self._session}}
+                facts = LayerFacts.from_json(client.get(_FACTS, cast_to=object, options=mine))
             except openai.APIStatusError as error:
                 if error.status_code in (404, 405, 501):
                     raise self._unfit("is no layer server: start it with `disco serve --layers`") from error
@@ -134,7 +160,8 @@ class LayerLink:
             except (BadMessageError, ValueError) as error:
                 raise self._unfit("is no layer server: its answer is none of the protocol's") from error
         if (facts.fingerprint, facts.layers, facts.hidden) != (self._fingerprint, self._layers, self._hidden):
-            raise self._unfit("has layers of another model, or was cut elsewhere: use files of one cut")
+            raise self._unfit(_OTHER_MODEL)
+        self._facts = facts
         return facts
 
     def open(self) -> None:
@@ -142,10 +169,12 @@ class LayerLink:
 
         Raises:
             LinkLost: it cannot be done now.
+            EndpointFailure: the server refuses it: its model or its keys have changed, or it is too busy.
         """
         if self._socket is not None:
             return
-        from websockets.exceptions import WebSocketException  # noqa: PLC0415 - optional
+        self._unless_ended()
+        from websockets.exceptions import InvalidStatus, WebSocketException  # noqa: PLC0415 - optional
         from websockets.sync.client import connect  # noqa: PLC0415 - optional
 
         key = self._server.api_key
@@ -161,8 +190,16 @@ class LayerLink:
                 max_queue=None,  # replies are as many as frames, and a full queue would stop the other direction
                 user_agent_header=None,
             )
+        except InvalidStatus as error:
+            raise self._refused(error.response.status_code) from error
         except (WebSocketException, OSError, TimeoutError) as error:
             raise LinkLost(type(error).__name__) from error
+        # A server that reads no more must not hold the thread for ever. The time begins anew with each byte taken.
+        seconds = int(self._server.patience_s)
+        patience = pack("ll", seconds, int((self._server.patience_s - seconds) * 1e6))
+        with suppress(OSError):
+            self._socket.socket.setsockopt(SOL_SOCKET, SO_SNDTIMEO, patience)
+        self._unless_ended()
 
     def send(self, sequence: int, at: int, states: npt.NDArray[Any], wanted: int) -> int:
         """Send rows; return the number of the frame. Waits while the connection takes no more.
@@ -186,12 +223,18 @@ class LayerLink:
         if self._socket is not None:
             self._write(pack_release(sequence))
 
-    def receive(self, stop: Callable[[], bool], pending_bytes: int) -> Frame:
+    def until(self, rows: int) -> float:
+        """Return until when a reply must have come, with so many rows on their way: they take time there, too."""
+        points = () if self._facts is None else self._facts.seen_s or self._facts.compute_s
+        server_s = _SLOW_SHARE * VerifyCurve(points).s(rows) if points else 0.0
+        return self._clock() + self._server.patience_s + self.frame_bytes(rows) / _SLOWEST_BPS + server_s
+
+    def receive(self, stop: Callable[[], bool], until: float) -> Frame:
         """Return the next reply.
 
         Args:
             stop: whether the thread is to stop; looked at several times a second.
-            pending_bytes: of the frames that have no reply yet: they take their time on a slow uplink.
+            until: see there.
 
         Raises:
             LinkLost: the connection broke, the server says nothing, or the thread is to stop.
@@ -200,15 +243,15 @@ class LayerLink:
 
         if self._socket is None:
             raise LinkLost("closed")
-        until = self._clock() + self._server.patience_s + pending_bytes / _SLOWEST_BPS
-        while True:
+        data: str | bytes | None = None
+        while data is None:
+            if stop() or self._clock() > until:
+                self.close()
+                raise LinkLost("it says nothing", silent=True)
             try:
                 data = self._socket.recv(timeout=_LOOK_S)
-                break
             except TimeoutError:
-                if stop() or self._clock() > until:
-                    self.close()
-                    raise LinkLost("silent") from None
+                pass
             except (WebSocketException, OSError) as error:
                 self.close()
                 raise LinkLost(type(error).__name__) from error
@@ -246,6 +289,19 @@ class LayerLink:
         )
         return EndpointFailure(FailureKind.CONNECTION, error)
 
+    def end(self) -> None:
+        """Break the connection off for good, from any thread: a send or a wait that is under way ends at once."""
+        self._ended = True
+        connection = self._socket
+        if connection is not None:
+            with suppress(OSError):
+                connection.socket.shutdown(SHUT_RDWR)
+
+    def _unless_ended(self) -> None:
+        if self._ended:
+            self.close()
+            raise LinkLost("closed")
+
     def close(self) -> None:
         """Break the connection off. Idempotent; another one may follow."""
         socket, self._socket = self._socket, None
@@ -275,11 +331,18 @@ class LayerLink:
         secrets_of = () if self._server.api_key is None else (self._server.api_key,)
         return error_mapping.failure_from(error, name=self._name, secrets=secrets_of, prompt=())
 
+    def _refused(self, status: int) -> EndpointFailure:
+        """Return the failure where the server refuses a connection."""
+        if status == 409:
+            return self._unfit(_OTHER_MODEL)
+        kind, error = _REFUSALS.get(status, (FailureKind.SERVER, openai.APIStatusError))
+        host = urlsplit(self._server.base_url).hostname
+        response = httpx2.Response(status, request=httpx2.Request("GET", "disco://layers"))
+        message = f"The layer server of {self._name!r} at {host} refuses a connection (status {status})."
+        return EndpointFailure(kind, error(message, response=response, body=None))
+
     def _unfit(self, what: str) -> EndpointFailure:
         host = urlsplit(self._server.base_url).hostname
         return EndpointFailure(
             FailureKind.UNSERVED, ConfigurationError(f"The server of {self._name!r} at {host} {what}.")
         )
-
-
-_SLOWEST_BPS: Final = 20_000

@@ -15,7 +15,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import anyio
@@ -43,7 +44,7 @@ class SplitDrafter(Drafter):
 
     Args:
         name: the endpoint's that is charged.
-        model: returns the split model; None while it is not loaded.
+        model: returns the split model; None while it is not loaded, and once it is closed.
         branches: how many tokens are tried in the place of the last drafted one; 0: nothing is drafted ahead.
         steps: tokens drafted behind each of them.
     """
@@ -162,7 +163,8 @@ class SplitDrafting(Drafting):
     def _main(self) -> None:
         assert self._mail is not None
         try:
-            self._sampler = DraftSampler(self._model.device, self._sampling, self._seed)
+            with self._in_use() as model:
+                self._sampler = DraftSampler(model.device, self._sampling, self._seed)
             while (order := self._next()) is not None:
                 self._mail.put(self._carry_out(order))
                 self._go_ahead()
@@ -187,21 +189,22 @@ class SplitDrafting(Drafting):
         began_at = time.perf_counter()
         tokens = self._agree(order)
         drafted: list[int] = []
-        slot = self._model.states.slot_of(tokens, self._prompt_tokens)
+        slot = self._slot_of(tokens)
         for token, sureness in self._foreseen():
             if len(drafted) == order.count or self._is_over(order, drafted):
                 break
             tokens.append(token)
             drafted.append(token)
+            self._others = []  # those known came into question in an earlier place
             self.ahead_used += 1
-            if sureness < order.stop_below or self._model.ends_answer(token):
+            if sureness < order.stop_below or self._ends_answer(token):
                 return self._drafted(order, drafted, began_at)
         self._guesses = []
         while slot is not None and len(drafted) < order.count and not self._is_over(order, drafted):
             token, sureness = self._step(slot, tokens)
             tokens.append(token)
             drafted.append(token)
-            if sureness < order.stop_below or self._model.ends_answer(token):
+            if sureness < order.stop_below or self._ends_answer(token):
                 break
         return self._drafted(order, drafted, began_at)
 
@@ -232,8 +235,8 @@ class SplitDrafting(Drafting):
         """Choose the token behind a sequence; remember which others come into question."""
         sampler = self._sampler
         assert sampler is not None
-        with self._model.states.lock:
-            self._model.states.stand_behind(slot, tokens)
+        with self._in_use() as model:
+            model.states.stand_behind(slot, tokens)
             token = sampler.draft(len(tokens))
             sureness = sampler.top_probability()
             if keeps_others and self._branches > 1:
@@ -258,7 +261,7 @@ class SplitDrafting(Drafting):
         last = tokens[-1]
         others = [token for token in self._others if token != last]
         before = tokens[:-1]
-        slot = self._model.states.slot_of(before, self._prompt_tokens)
+        slot = self._slot_of(before)
         for start in [last, *others[: self._branches - 1]]:
             branch: list[_Guess] = [(start, 1.0)]
             self._guesses.append(branch)
@@ -266,13 +269,33 @@ class SplitDrafting(Drafting):
                 so_far = [*before, *(token for token, _ in branch)]
                 if slot is None or self._is_wanted() or len(so_far) >= self._model.context_tokens - 1:
                     return
-                if self._model.ends_answer(branch[-1][0]):
+                if self._ends_answer(branch[-1][0]):
                     break
                 branch.append(self._step(slot, so_far, keeps_others=False))
                 self.ahead_tokens += 1
 
     def _is_wanted(self) -> bool:
         return bool(self._orders) or self._closing
+
+    @contextmanager
+    def _in_use(self) -> Iterator[SplitModel]:
+        """Have the model for a step; the target comes first where it waits for it.
+
+        Raises:
+            EndpointFailure: it is closed; nothing of it is there any more.
+        """
+        with self._model.states.behind_target():
+            if self._model.closed:
+                raise _misused("The model that drafts was closed.")
+            yield self._model
+
+    def _slot_of(self, tokens: Sequence[int]) -> int | None:
+        with self._in_use() as model:
+            return model.states.slot_of(tokens, self._prompt_tokens)
+
+    def _ends_answer(self, token: int) -> bool:
+        with self._in_use() as model:
+            return model.ends_answer(token)
 
 
 def _misused(message: str) -> EndpointFailure:

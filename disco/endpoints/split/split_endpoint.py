@@ -20,7 +20,7 @@ from disco.endpoints.speculative.speculative_attempt import SpeculativeAttempt
 from disco.endpoints.split.engine_verifier import EngineVerifier
 from disco.endpoints.split.layer_link import LayerServer
 from disco.endpoints.split.split_drafter import SplitDrafter
-from disco.endpoints.split.split_model import Chunks, SplitModel
+from disco.endpoints.split.split_model import Chunks, SplitModel, head_file
 from disco.events import Traffic
 from disco.plan import Reach
 from disco.request import Prefix, Request
@@ -94,12 +94,18 @@ class SplitEndpoint(Endpoint):
         self._reach = reach
         self._server = server
         file = read_layer_file(device_file, "device")
+        head_file(file.path, file)  # a missing one is better known now than with the first answer
         self._weights = file.weights
         self._model: SplitModel | None = None
+        self._before = Traffic()  # that of models before it
+        self._ended = False
         make = partial(SplitModel, server=server, name=name, chunks=chunks, reply=reply)
 
         def opened(path: Path, **options: Any) -> SplitModel:
+            self._before, self._model = self._passed(), None
             self._model = make(path, **options)
+            if self._ended:
+                self._model.link.end()
             return self._model
 
         self.engine = VerifyEngine(
@@ -112,11 +118,11 @@ class SplitEndpoint(Endpoint):
             gpu_layers=gpu_layers,
             open_model=opened,
         )
-        self._inner = EngineEndpoint(self.engine, name=name)
+        self._inner = EngineEndpoint(self.engine, name=name, passed=self._passed)
         drafts = file.has_adapter and window != 0
-        self.drafts = DeviceDrafts(f"{name}-drafts", lambda: self._model)
+        self.drafts = DeviceDrafts(f"{name}-drafts", lambda: self.model)
         drafter = SplitDrafter(
-            name=self.drafts.name, model=lambda: self._model, branches=branches, steps=steps
+            name=self.drafts.name, model=lambda: self.model, branches=branches, steps=steps
         )
         self._pairing = Pairing(drafter if drafts else None)
         self._window = window_for(
@@ -145,8 +151,8 @@ class SplitEndpoint(Endpoint):
 
     @property
     def model(self) -> SplitModel | None:
-        """Return the model; None while it is not loaded."""
-        return self._model
+        """Return the model; None while it is not loaded, and once it is closed."""
+        return None if self._model is None or self._model.closed else self._model
 
     def capabilities(self, model: str | None = None) -> Capabilities:
         return replace(self._inner.capabilities(model), limits=True)
@@ -190,7 +196,8 @@ class SplitEndpoint(Endpoint):
         return EngineVerifier(self.engine, opening, self._passed)
 
     def _passed(self) -> Traffic:
-        return Traffic() if self._model is None else self._model.link.traffic
+        now = Traffic() if self._model is None else self._model.link.traffic
+        return Traffic(self._before.bytes_up + now.bytes_up, self._before.bytes_down + now.bytes_down)
 
     async def warm_up(self) -> None:
         """Load the device's part, connect, and measure the link.
@@ -206,6 +213,9 @@ class SplitEndpoint(Endpoint):
         for attempt in list(self._attempts):
             await attempt.aclose()
         await self._pairing.aclose()
+        self._ended = True
+        if self._model is not None:
+            self._model.link.end()
         await self._inner.aclose()
 
 

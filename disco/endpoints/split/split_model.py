@@ -10,13 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from disco.endpoints.llamacpp.constraints import Vocabulary
 from disco.endpoints.llamacpp.layers.device_model import DeviceModel
+from disco.endpoints.llamacpp.layers.layer_files import LayerFile, read_layer_file
 from disco.endpoints.llamacpp.layers.state_model import StateModel, StateRows
 from disco.endpoints.llamacpp.model.sequences import MOST_ROWS, Rows
 from disco.endpoints.llamacpp.model.stop_flag import StopFlag
@@ -24,16 +25,18 @@ from disco.endpoints.split.device_states import DeviceStates
 from disco.endpoints.split.exchange import Exchange, Sent
 from disco.endpoints.split.layer_link import LayerLink, LayerServer
 from disco.endpoints.split.link_meter import Answered, LinkMeter, device_curve
-from disco.errors import (
-    LocalModelError,
-)
+from disco.endpoints.split.wire import HEADER_BYTES, MOST_WANTED
+from disco.errors import ModelFileError
 from disco.speculate.chunks import Reply, equation3, makespan_chunk
 from disco.speculate.layer_facts import LayerFacts
+from disco.speculate.seen import VerifyCurve
 
-__all__ = ["Chunks", "SplitModel"]
+__all__ = ["Chunks", "SplitModel", "head_file"]
 
 Chunks = Literal["makespan", "equation3", "all"] | int
 """How a prompt is cut: "makespan" minimises the exact recursion, "equation3" is the paper's, "all" sends it in one."""
+_DEVICE: Final = ".device.gguf"
+_HEAD: Final = ".head.gguf"
 
 
 class SplitModel:
@@ -48,7 +51,8 @@ class SplitModel:
         name: the endpoint's, for messages.
         chunks: how a prompt is cut.
         reply: which rows of a prompt come down; "all" is the paper's.
-        slots, keep_loading, context_tokens, threads, batch_tokens, gpu_layers: as for `SequenceModel`.
+        slots, keep_loading, context_tokens, threads, batch_tokens, gpu_layers: as for `SequenceModel`. Of slots there
+            are no more than the layer server lets one device have.
 
     Raises:
         ModelFileError: a file is missing or unfit.
@@ -59,7 +63,10 @@ class SplitModel:
         states: what they have computed.
         facts: what the server said last.
         meter: how fast the link is.
+        closed: whether it is; nothing of it may be used then.
     """
+
+    fills_up = False  # rows that nobody reads would have to be sent
 
     def __init__(
         self,
@@ -77,9 +84,10 @@ class SplitModel:
         gpu_layers: int = -1,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.path = path
+        self.path, self.closed = path, False
         self._chunks, self._reply, self._clock = chunks, reply, clock
         self._name = name
+        self.slots = slots
         self.device = DeviceModel(
             path,
             slots=slots,
@@ -90,6 +98,7 @@ class SplitModel:
             gpu_layers=gpu_layers,
         )
         device = self.device
+        self.states = DeviceStates(device, server.dtype.numpy)
         self._head: StateModel | None = None
         try:
             self._link = LayerLink(
@@ -100,9 +109,9 @@ class SplitModel:
                 name=name,
             )
             self.facts: LayerFacts = self._link.facts()
-            most = max(device.batch_tokens, MOST_ROWS)
+            slots = self.slots = min(slots, self.facts.most_sequences)
             self._head = StateModel(
-                head_file(path),
+                head_file(path, device.file),
                 "head",
                 context_tokens=MOST_ROWS * slots,
                 threads=threads,
@@ -110,17 +119,14 @@ class SplitModel:
                 gpu_layers=gpu_layers,
                 keep_loading=keep_loading,
             )
-            if self._head.file.fingerprint != device.file.fingerprint:
-                raise LocalModelError(
-                    f"{self._head.file.path} and {path} were cut from different models. Cut the model again."
-                )
         except BaseException:
             self.close()
             raise
         self.slots = min(slots, self.facts.most_sequences)
         self.context_tokens = min(device.context_tokens, self.facts.context_tokens)
-        self.batch_tokens, self.most_rows = device.batch_tokens, most
-        self.states = DeviceStates(device, self._link.numpy_type)
+        fit = (self.facts.most_frame_bytes - HEADER_BYTES) // self._link.state_bytes
+        self.batch_tokens = max(1, min(device.batch_tokens, fit, MOST_WANTED))
+        self.most_rows = max(self.batch_tokens, MOST_ROWS)
         self.meter = LinkMeter(self.facts)
         self._content: list[list[int]] = [[] for _ in range(slots)]
         self._newest: list[tuple[int, int, Sent]] = []  # (first place, wanted from, frame)
@@ -128,6 +134,7 @@ class SplitModel:
         self._exchange = Exchange(
             self._link, self._states_of, name=name, most_rows=self.batch_tokens, clock=clock
         )
+        self._device_s = VerifyCurve(((1, 0.0),))
         # What does not depend on where the layers are:
         self.vocabulary, self.vocabulary_tokens = device.vocabulary, device.vocabulary_tokens
         self.index, self.bos_token = device.index, device.bos_token
@@ -160,7 +167,7 @@ class SplitModel:
     def reserve(self) -> None:
         """Make the arrays of the device's passes, and measure device and link."""
         self.device.reserve()
-        with self.states.lock:
+        with self.states.for_target():
             token = max(self.device.bos_token, 0)
 
             def compute(rows: int) -> None:
@@ -174,15 +181,15 @@ class SplitModel:
 
     def _probe(self, rows: int, wanted: int) -> Answered:
         states = np.zeros((rows, self.device.hidden), np.float32)
-        frame = Sent(0, 0, rows, wanted)
-        self._exchange.send(frame, states)
+        frame = Sent(0, 0, wanted, states)
+        self._exchange.send(frame)
         self._exchange.collect()
         assert frame.reply is not None
         return Answered(frame.replied_s - frame.sent_s, frame.reply.queue_s + frame.reply.compute_s)
 
     def forget(self) -> None:
         """Empty all sequences here; there they are replaced by what comes next."""
-        with self.states.lock:
+        with self.states.for_target():
             self.states.forget()
         for content in self._content:
             content.clear()
@@ -219,19 +226,17 @@ class SplitModel:
         self._newest, self._logits = [], None
         for part in parts:
             places.append(place)
-            if part.logits_from < len(
-                part.ids
-            ):  # else they only fill a rectangle up, which nobody needs here
-                content = self._content[part.slot]
-                del content[part.at :]
-                content.extend(part.ids)
-                with self.states.lock:
-                    states = self.states.rows(part.slot, content, part.at)
-                is_prompt = part.logits_from > 0
-                everything = is_prompt and self._reply == "all"
-                wanted = len(part.ids) if everything else len(part.ids) - part.logits_from
-                frame = Sent(part.slot, part.at, len(part.ids), wanted)
-                self._exchange.send(frame, states)
+            content = self._content[part.slot]
+            del content[part.at :]
+            content.extend(part.ids)
+            with self.states.for_target():
+                states = self.states.rows(part.slot, content, part.at)
+            is_prompt = part.logits_from > 0
+            everything = is_prompt and self._reply == "all"
+            wanted = len(part.ids) if everything else len(part.ids) - part.logits_from
+            frame = Sent(part.slot, part.at, wanted, states)
+            self._exchange.send(frame)
+            if part.logits_from < len(part.ids):
                 self._newest.append((place, part.logits_from, frame))
             place += len(part.ids)
         return places
@@ -257,20 +262,24 @@ class SplitModel:
 
     def close(self) -> None:
         """Free everything, and break the connection off. Idempotent."""
-        self.device.close()
+        with self.states.for_target():  # a drafter may be at work
+            self.closed = True
+            self.device.close()
         if self._head is not None:
             self._head.close()
         if hasattr(self, "_link"):
             self._link.close()
 
     def _states_of(self, slot: int, at: int, end: int) -> npt.NDArray[Any]:
-        with self.states.lock:
+        with self.states.for_target():
             return self.states.rows(slot, self._content[slot][:end], at)
 
     def _headed(self) -> dict[int, npt.NDArray[np.float32]]:
         """Return the logits of the newest pass by place; the last row's under -1, too."""
         places: list[int] = []
         deep: list[npt.NDArray[Any]] = []
+        if not self._newest:
+            return {}
         for first, wanted_from, frame in self._newest:
             assert frame.reply is not None
             assert frame.reply.states is not None
@@ -299,6 +308,23 @@ class SplitModel:
         return parts
 
 
-def head_file(device_file: Path) -> Path:
-    """Return the head's file beside the device's."""
-    return device_file.with_name(device_file.name.replace(".device.gguf", ".head.gguf"))
+def head_file(device_file: Path, device: LayerFile) -> Path:
+    """Return the head's file beside the device's.
+
+    Raises:
+        ModelFileError: it is not there, not usable, or of another cut.
+    """
+    name = device_file.name
+    if not name.endswith(_DEVICE):
+        raise ModelFileError(
+            f"{device_file} has another name than `disco split cut` gave it, so the head's file beside it cannot be "
+            f"found. Name them NAME{_DEVICE} and NAME{_HEAD}."
+        )
+    path = device_file.with_name(name.removesuffix(_DEVICE) + _HEAD)
+    head = read_layer_file(path, "head")
+    if (head.fingerprint, head.layers) != (device.fingerprint, device.layers):
+        raise ModelFileError(
+            f"{path} and {device_file} were not cut from the same model, or not behind the same layer. Cut the model "
+            "again: both files of one cut are needed."
+        )
+    return path

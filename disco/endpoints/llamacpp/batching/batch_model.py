@@ -21,6 +21,8 @@ class BatchModel(Protocol):
     """A model for several answers: a `SequenceModel`, or one of which only a part is on this machine."""
 
     path: Path
+    fills_up: bool
+    """Whether one pass needs sequences that are consecutive and have equally many rows (`grouping`)."""
     slots: int
     most_rows: int
     batch_tokens: int

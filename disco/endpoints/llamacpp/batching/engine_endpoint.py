@@ -19,7 +19,7 @@ from disco.endpoints.contract import Attempt, Capabilities, Endpoint, Event, sea
 from disco.endpoints.llamacpp.batching.round_engine import RoundEngine
 from disco.endpoints.llamacpp.output.delta_fields import delta_of
 from disco.errors import EndpointFailure, FailureKind
-from disco.events import Ended, SeamReport, Usage
+from disco.events import Ended, SeamReport, Traffic, Usage
 from disco.request import Prefix, Request
 from disco.speculate.messages import Opening, Round, Verdict
 
@@ -36,14 +36,17 @@ class EngineEndpoint(Endpoint):
     Args:
         engine: writes the answers. The endpoint loads and closes it.
         name: the endpoint's name in records.
+        passed: returns the bytes that passed for all answers so far, where the engine's model needs something that is
+            elsewhere.
     """
 
     # Mutable: whether the engine is loaded.
 
-    def __init__(self, engine: RoundEngine, *, name: str) -> None:
+    def __init__(self, engine: RoundEngine, *, name: str, passed: Callable[[], Traffic] = Traffic) -> None:
         self.name = name
         self.place: Literal["device", "server"] = "device"
         self._engine = engine
+        self._passed = passed
         self._ready = False
 
     def capabilities(self, model: str | None = None) -> Capabilities:
@@ -67,7 +70,7 @@ class EngineEndpoint(Endpoint):
         wants: frozenset[str] = frozenset(),
     ) -> Attempt:
         del wants  # log probabilities for disco's own use are not in a verdict
-        return _EngineAttempt(self._loaded, request, prefix)
+        return _EngineAttempt(self._loaded, request, prefix, self._passed)
 
     async def warm_up(self) -> None:
         await self._loaded()
@@ -90,7 +93,11 @@ class _EngineAttempt(Attempt):
     """
 
     def __init__(
-        self, engine: Callable[[], Awaitable[RoundEngine]], request: Request, prefix: Prefix
+        self,
+        engine: Callable[[], Awaitable[RoundEngine]],
+        request: Request,
+        prefix: Prefix,
+        passed: Callable[[], Traffic],
     ) -> None:
         seed = request.params.get("seed")
         opening = Opening(
@@ -105,6 +112,7 @@ class _EngineAttempt(Attempt):
         )
         self._round = Round(key=secrets.token_hex(16), number=0, at=0, opening=opening)
         self._engine = engine
+        self._passed, self._passed_before = passed, passed()
         self._verdicts: AsyncGenerator[Verdict, None] | None = None
         self._release: Callable[[str], None] | None = None
         self._last: Ended | None = None
@@ -169,6 +177,11 @@ class _EngineAttempt(Attempt):
     @property
     def usage(self) -> Usage:
         return self._usage
+
+    @property
+    def traffic(self) -> Traffic:
+        now, before = self._passed(), self._passed_before
+        return Traffic(now.bytes_up - before.bytes_up, now.bytes_down - before.bytes_down)
 
     @property
     def seam(self) -> SeamReport | None:

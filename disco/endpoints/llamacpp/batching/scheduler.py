@@ -285,7 +285,7 @@ class Scheduler:
 
     def _compute_windows(self, windows: list[tuple[Answer, Rows]], now: float) -> None:
         by_slot = {rows.slot: (answer, rows) for answer, rows in windows}
-        if len(windows) == 1:
+        if len(windows) == 1 or not self._model.fills_up:
             self._compute(windows, now)
             return
         most = self._model.most_rows

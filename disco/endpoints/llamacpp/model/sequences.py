@@ -44,6 +44,8 @@ class SequenceModel(NativeModel):
     `compute`.
     """
 
+    fills_up = True
+
     def _most_rows(self) -> int:
         return max(self.batch_tokens, MOST_ROWS)
 

@@ -38,6 +38,7 @@ class FakeModel:
     """Has the interface of `SequenceModel` that the scheduler and the answers use. Notes each pass."""
 
     vocabulary, vocabulary_tokens = "fake", WORDS
+    fills_up = True
     index = wants_bos = bos_token = piece = spell = tokenize = handles = grammar_vocabulary = None
 
     def __init__(self, slots=2, batch_tokens=8, context_tokens=200, most_rows=32):

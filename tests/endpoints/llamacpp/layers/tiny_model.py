@@ -11,6 +11,10 @@ import numpy as np
 __all__ = ["tiny_llama"]
 
 F32 = gguf.GGMLQuantizationType.F32
+TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
 
 
 def tiny_llama(
@@ -27,6 +31,8 @@ def tiny_llama(
     context_tokens: int = 512,
     seed: int = 7,
     scale: float = 1.0,
+    writes: bool = False,
+    quiet_from: int | None = None,
     more: dict[str, Any] | None = None,
     tensors: dict[str, tuple[int, ...]] | None = None,
 ) -> Path:
@@ -45,6 +51,9 @@ def tiny_llama(
         context_tokens: that it says it was trained with.
         seed: of the weights.
         scale: of the feed-forward's weights; a large one lets its numbers overflow.
+        writes: the tokens are bytes, so that it takes any text; its answers are of letters, digits and punctuation, and
+            end now and then. It has a chat template. `vocabulary` and `tied` are ignored.
+        quiet_from: the layers from this one on change little, so that the first ones alone often choose the same token.
         more: further metadata: whole numbers, lists of them, floats or texts.
         tensors: further tensors, random, by name with numpy's shape.
     """
@@ -72,16 +81,31 @@ def tiny_llama(
         }
         kinds[type(value)](name, value)
     writer.add_tokenizer_model("llama")
-    writer.add_token_list(
-        [b"<unk>", b"<s>", b"</s>", *(b"\xe2\x96\x81w%d" % n for n in range(vocabulary - 3))]
-    )
+    words, kinds_of = [b"\xe2\x96\x81w%d" % n for n in range(vocabulary - 3)], [1] * (vocabulary - 3)
+    if writes:
+        printable = [bytes([one]) for one in range(33, 127)] + [b"\xe2\x96\x81"]  # the last is the space
+        words = [b"<0x%02X>" % one for one in range(256)] + printable
+        kinds_of = [6] * 256 + [1] * len(printable)
+        tied, vocabulary = False, 3 + len(words)
+        writer.add_chat_template(TEMPLATE)
+        writer.add_add_space_prefix(False)
+    writer.add_token_list([b"<unk>", b"<s>", b"</s>", *words])
     writer.add_token_scores([float(-n) for n in range(vocabulary)])
-    writer.add_token_types([2, 3, 3, *[1] * (vocabulary - 3)])
+    writer.add_token_types([2, 3, 3, *kinds_of])
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
 
     def add(name: str, *shape: int, around: float = 0.0, by: float = 1.0) -> None:
         data = (around + rng.normal(0, 0.2 * by, shape)).astype(np.float32)
+        quiet = quiet_from is not None and name in {
+            f"blk.{number}.{part}.weight"
+            for number in range(quiet_from, layers)
+            for part in ("attn_output", "ffn_down")
+        }
+        if quiet:
+            data *= 0.2
+        if writes and name == "output.weight":
+            data[[0, 1, *range(3, 259)]] = 0.0
         if quantised and len(shape) == 2:
             kind = gguf.GGMLQuantizationType.Q8_0
             writer.add_tensor(name, gguf.quants.quantize(data, kind), raw_dtype=kind)
