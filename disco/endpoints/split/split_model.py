@@ -122,7 +122,6 @@ class SplitModel:
         except BaseException:
             self.close()
             raise
-        self.slots = min(slots, self.facts.most_sequences)
         self.context_tokens = min(device.context_tokens, self.facts.context_tokens)
         fit = (self.facts.most_frame_bytes - HEADER_BYTES) // self._link.state_bytes
         self.batch_tokens = max(1, min(device.batch_tokens, fit, MOST_WANTED))

@@ -48,7 +48,9 @@ class LayerStandIn:
         delay_s: before each reply.
     """
 
-    def __init__(self, cloud: Path, *, key: str | None = None, port: int = 0, slots: int = 6, **facts: object):
+    def __init__(
+        self, cloud: Path, *, key: str | None = None, port: int = 0, slots: int = 6, **facts: object
+    ):
         self.model = StateModel(cloud, "cloud", context_tokens=512, slots=slots, threads=1, most_rows=512)
         file = self.model.file
         told = {
