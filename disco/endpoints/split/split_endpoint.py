@@ -53,6 +53,7 @@ class SplitEndpoint(Endpoint):
         chunks, reply: see `SplitModel`.
         window: name of the rule for the number of drafted tokens, or a fixed number of them; 0 drafts nothing.
         max_window: most drafted tokens of a round.
+        eta: of the window "confidence": a draft ends at a token that is less sure. The paper's is 0.6.
         min_gain: the share of the time per token that drafting has to save.
         always: draft whatever is predicted.
         branches, steps: see `SplitDrafter`.
@@ -84,6 +85,7 @@ class SplitEndpoint(Endpoint):
         reply: Reply = "last",
         window: str | int = "optimal",
         max_window: int = 8,
+        eta: float = 0.6,
         min_gain: float = 0.05,
         always: bool = False,
         branches: int = 2,
@@ -130,6 +132,7 @@ class SplitEndpoint(Endpoint):
             most=max_window,
             parallel=1,
             min_gain=None if always else min_gain,
+            eta=eta,
         )
         self._always = always
         self._attempts: set[SpeculativeAttempt] = set()

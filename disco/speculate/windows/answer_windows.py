@@ -30,7 +30,7 @@ class AtLeastOne:
 
 
 def window_for(
-    window: str | int, *, most: int, parallel: int, min_gain: float | None
+    window: str | int, *, most: int, parallel: int, min_gain: float | None, eta: float | None = None
 ) -> Callable[[], Window]:
     """Return a function that makes the window of an answer.
 
@@ -39,14 +39,19 @@ def window_for(
         most: drafted tokens of a round that a rule may choose at most.
         parallel: windows in flight.
         min_gain: the share of the time per token of the target alone that drafting has to save; None: draft always.
+        eta: of the rule "confidence": the draft ends at a token that is less sure; None: the paper's.
 
     Raises:
         ConfigurationError: the rule is not known, or lacks what it needs.
     """
+    name: str
+    settings: dict[str, Any]
     if isinstance(window, int):
         name, settings = "static", {"n": window}
     else:
         name, settings = window, {"most" if window == "confidence" else "highest": most}
+    if name == "confidence" and eta is not None:
+        settings["eta"] = eta
     if min_gain is not None:
         return _checked(partial(window_of, name, **settings, min_gain=min_gain, parallel=parallel))
     if name == "optimal":

@@ -66,15 +66,23 @@ class Noise:
 
 
 class Lab:
-    """A target's model, computed alone here. Close it."""
+    """A target's model, computed alone here. Close it.
 
-    def __init__(self, path: Path, *, slots: int = 8, context: int = 512) -> None:
+    Args:
+        path: the model.
+        slots: sequences.
+        context: of each, tokens.
+        batch: tokens of a prompt that are read at once, as the server reads them.
+    """
+
+    def __init__(self, path: Path, *, slots: int = 8, context: int = 512, batch: int = BATCH) -> None:
+        self._batch = batch
         self.model = SequenceModel(
             path,
             slots=slots,
             context_tokens=context,
             threads=1,
-            batch_tokens=BATCH,
+            batch_tokens=batch,
             gpu_layers=0,
             keep_loading=lambda: True,
         )
@@ -91,8 +99,8 @@ class Lab:
         model = self.model
         model.cut(slot, 0)
         place = 0
-        for start in range(0, len(prompt), BATCH):
-            part = list(prompt[start : start + BATCH])
+        for start in range(0, len(prompt), self._batch):
+            part = list(prompt[start : start + self._batch])
             (place,) = model.compute([Rows(slot, start, part, len(part) - 1)])
             place += len(part) - 1
         return model.logits(place).copy()

@@ -1,0 +1,122 @@
+"""A split model in its three processes: the layer server, the device, and a link between them; and the whole model."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "rounds"))
+import numpy as np
+from answer_process import serve
+from helpers import tests_path  # noqa: F401 - finds the tests' helpers
+from pair_lab import FOLDER, KEY, model_file, prompts
+from server.command_process import running
+
+from disco.endpoints.llamacpp.layers.cut import cut_model
+from disco.endpoints.llamacpp.layers.layer_files import Part, cut_files, read_layer_file
+from disco.errors import ModelFileError
+
+__all__ = [
+    "NOTE",
+    "AnswerProcess",
+    "cut",
+    "layer_server",
+    "model_file",
+    "prompts",
+    "say",
+    "url",
+]
+
+HIDDEN = 576  # of SmolLM2-135M
+NOTE = (
+    "Device, link and layer server share this machine's cores ({cores} here), one thread each; nothing is pinned. What "
+    "another process takes is in the live figures and not in the predicted ones."
+)
+
+
+def cut(kind: str, layers: int, adapter: str) -> dict[Part, Path]:
+    """Cut SmolLM2 with weights of a kind; done once.
+
+    Args:
+        kind: of weights, such as Q8_0.
+        layers: that the device keeps.
+        adapter: a file of `disco adapter train` with its tensors (.npz); "none": nothing is drafted; "untrained": an
+            adapter that changes nothing, but is marked as one, so that drafts are made. They are seldom right.
+    """
+    source = model_file(kind)
+    stem = Path(adapter).stem if adapter.endswith(".npz") else adapter
+    folder = FOLDER / f"split-{layers}-{stem}"
+    files = cut_files(source, folder)
+    newest = max([source.stat().st_mtime, *(Path(adapter).stat().st_mtime for _ in [0] if stem != adapter)])
+    try:
+        if all(read_layer_file(file, part).layers == layers for part, file in files.items()):
+            if min(file.stat().st_mtime for file in files.values()) > newest:
+                return files
+    except ModelFileError:
+        pass  # not cut yet, or by an older version
+    say(f"cutting {source.name} behind layer {layers}, adapter: {stem}")
+    return cut_model(source, layers, folder, adapter=_adapter(adapter))
+
+
+def _adapter(name: str) -> dict[str, Any] | None:
+    if name == "none":
+        return None
+    if name == "untrained":
+        return {"attn_norm.weight": np.ones(HIDDEN, np.float32)}  # the other tensors are zeros: nothing is added
+    with np.load(name) as tensors:
+        return dict(tensors)
+
+
+@contextmanager
+def layer_server(cloud: Path, *, slots: int = 8, context: int = 512, threads: int = 1) -> Iterator[int]:
+    """Run `disco serve --layers`; give its port."""
+    numbers = {"--slots": slots, "--context": context, "--threads": threads}
+    options = [str(one) for pair in numbers.items() for one in pair]
+    given = ("--layers", str(cloud), *options, "--policy", "private")
+    with running(*given, DISCO_SERVER_KEY=KEY) as (_, (_, port)):
+        yield port
+
+
+def url(port: int) -> str:
+    return f"http://127.0.0.1:{port}/v1"
+
+
+class AnswerProcess:
+    """A process that opens endpoints and answers with them; see `answer_process.Answers` for its methods."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._mine, theirs = context.Pipe()
+        self._process = context.Process(target=serve, args=(theirs, KEY), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def call(self, method: str, /, **given: Any) -> Any:
+        """Call a method there and return what it returns.
+
+        Raises:
+            RuntimeError: it raised an error; the text is its traceback.
+        """
+        self._mine.send((method, given))
+        is_well, result = self._mine.recv()
+        if not is_well:
+            raise RuntimeError(result)
+        return result
+
+    def __enter__(self) -> AnswerProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._mine.close()  # the process ends
+        self._process.join(10)
+        self._process.kill()
+
+
+def say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
