@@ -22,10 +22,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from heapq import heappop, heappush
 from itertools import cycle, islice
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 from disco.errors import ConfigurationError
 from disco.replay.fleet.configuration.fleet_scenario import FleetScenario
@@ -34,6 +33,7 @@ from disco.replay.fleet.policies.fleet_routing import router
 from disco.replay.fleet.requests.fleet_arrivals import Arrival, open_arrivals, total_requests
 from disco.replay.fleet.requests.fleet_trace import FleetRequest, load_trace
 from disco.replay.fleet.requests.made_up_requests import made_up_requests
+from disco.replay.fleet.simulation.event_heap import EventHeap
 from disco.replay.fleet.simulation.fleet_job import Answer, Job, Kind
 from disco.replay.fleet.simulation.fleet_pair import AccessLink, Pair
 from disco.replay.fleet.simulation.parallel_drafting import ParallelDrafting
@@ -120,7 +120,7 @@ class Simulation:
     """A fleet at work. Mutable.
 
     Attributes:
-        now: the time, s.
+        schedule: see `EventHeap`.
         finished: answers that are finished.
         begun: all that have arrived, in the order of their numbers.
         targets: the servers.
@@ -133,13 +133,12 @@ class Simulation:
         requests: list[FleetRequest],
         new_window: Callable[[], Window] | None = None,
     ) -> None:
-        self.now = 0.0
+        self._events = EventHeap()
+        self.schedule = self._events.schedule
         self.finished: list[Answer] = []
         self.begun: list[Answer] = []
         self._scenario, self._topology, self._requests = scenario, topology, requests
         self._new_window = new_window or scenario.new_window
-        self._heap: list[tuple[float, int, Callable[[float, Any], None], Any]] = []
-        self._events = 0
         self._distributed, self._alone = scenario.mode == "distributed", scenario.mode == "alone"
         seed = scenario.seed
         self._jitter = Random(f"{seed} jitter")
@@ -162,29 +161,34 @@ class Simulation:
 
     # Events
 
-    def schedule(self, at_s: float, action: Callable[[float, Any], None], subject: Any) -> None:
-        """Plan `action(at_s, subject)`. Of events at one time, the first planned comes first."""
-        self._events += 1
-        heappush(self._heap, (at_s, self._events, action, subject))
+    @property
+    def now(self) -> float:
+        """The time, s."""
+        return self._events.now
 
     def run(self, progress: Callable[[int, int], None] | None = None) -> Finished:
         """Run until nothing is left to happen, or until the scenario's end."""
         self._open()
         until_ms = self._scenario.until_ms
         until_s = float("inf") if until_ms is None else until_ms / 1e3
-        heap, told = self._heap, 0
-        while heap:
-            at_s, _, action, subject = heappop(heap)
-            if at_s > until_s:
-                self.now = until_s
-                break
-            self.now = at_s
-            action(at_s, subject)
+        told = 0
+
+        def tell() -> None:
+            nonlocal told
             if progress is not None and len(self.finished) >= told + _TELL:
                 told = len(self.finished)
                 progress(told, self._total if until_ms is None else 0)
+
+        self._events.run(until_s, None if progress is None else tell)
         unfinished = len(self.begun) - len(self.finished)
-        return Finished(self.finished, unfinished, self.now, self.targets, self._events, len(self._devices))
+        return Finished(
+            self.finished,
+            unfinished,
+            self._events.now,
+            self.targets,
+            self._events.planned,
+            len(self._devices),
+        )
 
     # Arrivals
 
