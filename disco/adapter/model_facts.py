@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from disco.endpoints.llamacpp.layers.cut import ARCHITECTURES, require_gguf
+from disco.endpoints.llamacpp.layers.cuttable import ARCHITECTURES, require_gguf
 from disco.endpoints.llamacpp.model.model_files import check_model_file
 from disco.errors import ConfigurationError, ModelFileError
 

@@ -23,8 +23,8 @@ class Muon(torch.optim.Optimizer):
     def __init__(self, params: list[nn.Parameter], lr: float) -> None:
         super().__init__(params, {"lr": lr})
 
-    @torch.no_grad()  # type: ignore[untyped-decorator] # torch's
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
         """Apply the gradients."""
         del closure
         for group in self.param_groups:

@@ -138,7 +138,7 @@ def train(
             group["lr"] = rate * slope
         layer.zero_grad()
         loss = loss_of(layer, batch)
-        loss.backward()  # type: ignore[no-untyped-call] # torch's
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
         for one in optimizers:
             one.step()
@@ -227,7 +227,7 @@ class _Loss:
         if self.drawn:
             bias[self.listed :] = math.log(len(self.rest) / self.drawn)
         wanted = torch.from_numpy(np.maximum(places, 0)), torch.from_numpy(shares.astype(np.float32))
-        loss: Tensor = _HeadLoss.apply(made, self.head, bias, *wanted, self.room)  # type: ignore[no-untyped-call]
+        loss: Tensor = _HeadLoss.apply(made, self.head, bias, *wanted, self.room)
         return loss
 
 
@@ -259,12 +259,12 @@ class _HeadLoss(torch.autograd.Function):
         return made.new_tensor(loss / count)
 
     @staticmethod
-    def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = ctx.saved_tensors
         return gradient * above, None, None, None, None, None
 
 
-@torch.no_grad()  # type: ignore[untyped-decorator] # torch's
+@torch.no_grad()
 def agreement(facts: ModelFacts, layer: AdapterLayer, answers: Sequence[Answer], at_once: int = 8) -> float:
     """Return the share of positions at which the draft's best token is the model's best, given the true tokens before.
 

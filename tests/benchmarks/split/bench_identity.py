@@ -27,6 +27,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 import numpy as np
+
 from split_lab import AnswerProcess, cut, layer_server, model_file, prompts, say, url  # isort: skip - finds the others
 from helpers.measuring import options
 from near_ties import Lab, Noise
@@ -99,7 +100,9 @@ def main(given: Any) -> None:
         everything = [*dict.fromkeys(cell.whole for cell in wanted), *wanted]
         todo = [cell for cell in everything if _missing(cell, results, given)]
         say(f"{len(todo)} of {len(everything)} combinations have answers to come")
-        wholes, splits = ([cell for cell in todo if (cell.wire == WHOLE) is is_whole] for is_whole in (True, False))
+        wholes, splits = (
+            [cell for cell in todo if (cell.wire == WHOLE) is is_whole] for is_whole in (True, False)
+        )
         if wholes:
             with AnswerProcess() as process:
                 run(process, wholes, files, 0, texts, results, given)
@@ -135,7 +138,11 @@ def run(
             if cell.wire == WHOLE:
                 chunk = CONTEXT if cell.chunk == "all" else int(cell.chunk)
                 process.call(
-                    "open_whole", name="model", path=model_file(cell.kind), chunk=chunk, context_tokens=CONTEXT
+                    "open_whole",
+                    name="model",
+                    path=model_file(cell.kind),
+                    chunk=chunk,
+                    context_tokens=CONTEXT,
                 )
             else:
                 process.call(
@@ -177,7 +184,11 @@ def report(
         print("No answers yet.")
         return
     whole = [one.whole for one in wanted if one.temperature == 0] or [one.whole for one in wanted]
-    known = [(texts[n], results.found[whole[-1], n]["ids"]) for n in range(len(texts)) if (whole[-1], n) in results.found]
+    known = [
+        (texts[n], results.found[whole[-1], n]["ids"])
+        for n in range(len(texts))
+        if (whole[-1], n) in results.found
+    ]
     say("measuring what changes numbers anyway")
     lab = Lab(model_file(given.kind))
     try:
@@ -213,7 +224,9 @@ def compare(
         if not pairs:
             continue
         others = [
-            n for n, one, own in pairs if any(one[key] != own[key] for key in ("ids", "text", "finish_reason"))
+            n
+            for n, one, own in pairs
+            if any(one[key] != own[key] for key in ("ids", "text", "finish_reason"))
         ]
         differing += [(cell, n) for n in others]
         reports = [one["report"] for _, one, _ in pairs if one.get("report")]
@@ -329,7 +342,9 @@ def show(
     if not looked:
         return
     print("\nEach place where an answer first differs, the widest gap first:\n")
-    print("| prompt | chunk | T | position | gap of the two best | of the two tokens | near-tie | wire/window |")
+    print(
+        "| prompt | chunk | T | position | gap of the two best | of the two tokens | near-tie | wire/window |"
+    )
     print("|" + "---|" * 8)
     for one in looked:
         between = "–" if one["between"] is None else f"{one['between']:.2g}"

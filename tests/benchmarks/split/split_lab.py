@@ -68,7 +68,9 @@ def _adapter(name: str) -> dict[str, Any] | None:
     if name == "none":
         return None
     if name == "untrained":
-        return {"attn_norm.weight": np.ones(HIDDEN, np.float32)}  # the other tensors are zeros: nothing is added
+        return {
+            "attn_norm.weight": np.ones(HIDDEN, np.float32)
+        }  # the other tensors are zeros: nothing is added
     with np.load(name) as tensors:
         return dict(tensors)
 
