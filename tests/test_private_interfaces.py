@@ -31,6 +31,9 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 import disco
 from disco.client.chat.http_encoding import RAW_RESPONSE_HEADER
 from disco.endpoints.chat_template import _environment_class
+from disco.endpoints.llamacpp.layers.cut import cut_model
+from disco.endpoints.llamacpp.layers.cut_check import compare
+from tests.endpoints.llamacpp.layers.tiny_model import tiny_llama
 
 PACKAGE = Path(disco.__file__).parent
 PINNED: set[str] = set()
@@ -40,11 +43,11 @@ def pins(of: str, names: str) -> Callable[[Any], Any]:
     """Let a test's failure say what of the package `of` changed, and its docstring: what for, and what to do."""
     PINNED.update(names.split())
 
-    def wrap(test: Callable[[], None]) -> Callable[[], None]:
+    def wrap(test: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(test)
-        def told() -> None:
+        def told(**fixtures: Any) -> None:
             try:
-                test()
+                test(**fixtures)
             except Exception as error:  # noqa: BLE001 - whatever it is, it means the same
                 version = getattr(importlib.import_module(of), "__version__", "?")
                 changed = f"{of} {version}: private interface {names} is not as it was ({error!r})."
@@ -236,15 +239,28 @@ def test_the_functions_of_llama_cpp():
 
 @pins("llama_cpp", "llama_cpp._ggml")
 def test_the_tensors_of_llama_cpp():
-    """disco.endpoints.llamacpp.attention
-    to read attention weights from llama.cpp's intermediate results: names, sizes and values of ggml's tensors.
+    """disco.endpoints.llamacpp.attention, disco.endpoints.llamacpp.layers.graph_reader
+    to read attention weights, and the states between two layers, from llama.cpp's intermediate results: names, sizes
+    and values of ggml's tensors.
     Remedy: find the library libggml of the new version; see the fields of `struct ggml_tensor` in its ggml.h."""
     pytest.importorskip("llama_cpp")
     ggml = importlib.import_module("llama_cpp._ggml").libggml
-    for name in ("ggml_get_name", "ggml_backend_tensor_get"):
+    for name in ("ggml_get_name", "ggml_nbytes", "ggml_backend_tensor_get"):
         assert hasattr(ggml, name)
     settings = importlib.import_module("llama_cpp").llama_context_default_params()
     assert {"cb_eval", "flash_attn_type"} <= set(dir(settings))
+
+
+@pytest.mark.real
+@pins("llama_cpp", "l_out-N")
+def test_the_name_of_the_state_behind_a_layer(tmp_path):
+    """disco.endpoints.llamacpp.layers.graph_reader
+    to read the states that a device sends, and a cloud sends back: llama.cpp's name of the node behind layer N.
+    Remedy: look for the last `cb(cur, ..., il)` of a layer in src/models/llama.cpp, qwen2.cpp and qwen3.cpp."""
+    pytest.importorskip("llama_cpp")
+    for architecture in ("llama", "qwen2", "qwen3"):
+        source = tiny_llama(tmp_path / f"{architecture}.gguf", architecture=architecture)
+        assert compare(source, cut_model(source, 2, tmp_path)).delta == 0.0
 
 
 def private_names_of_others() -> set[str]:

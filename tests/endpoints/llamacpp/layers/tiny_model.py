@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def tiny_llama(
         layers: how many.
         hidden: length of a state; a multiple of 32.
         architecture: llama, qwen2 or qwen3; another name is only written down.
-        vocabulary: how many tokens; each is a word of its own.
+        vocabulary: how many tokens, at least 40: the space, small letters and digits, and words that no text has.
         heads: of the queries; keys and values have half as many.
         tied: whether the embedding is the head.
         rope_freqs: whether there is a tensor of factors for the rotation.
@@ -81,7 +82,10 @@ def tiny_llama(
         }
         kinds[type(value)](name, value)
     writer.add_tokenizer_model("llama")
-    words, kinds_of = [b"\xe2\x96\x81w%d" % n for n in range(vocabulary - 3)], [1] * (vocabulary - 3)
+    characters = ["\u2581", *string.ascii_lowercase, *string.digits]
+    words = [one.encode() for one in characters]
+    words += [b"\xe2\x96\x81w%d" % number for number in range(3 + len(words), vocabulary)]
+    kinds_of = [1] * len(words)
     if writes:
         printable = [bytes([one]) for one in range(33, 127)] + [b"\xe2\x96\x81"]  # the last is the space
         words = [b"<0x%02X>" % one for one in range(256)] + printable
