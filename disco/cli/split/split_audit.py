@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -22,6 +22,7 @@ from disco.cli.console import Screen
 from disco.cli.measurement.quality.model_argument import model_file
 from disco.cli.split.audited_split import ANSWER_TOKENS, MOST_TOKENS, AuditedSplit
 from disco.endpoints.llamacpp.layers.cut import cut_model, require_gguf
+from disco.endpoints.llamacpp.layers.cut_check import check_cut
 from disco.endpoints.llamacpp.layers.inversion import Inverter
 from disco.endpoints.llamacpp.layers.layer_files import LayerFile, Part, read_layer_file
 from disco.endpoints.llamacpp.model.model_files import require_llama_cpp
@@ -128,7 +129,15 @@ def _files(
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="disco-audit-")))
     layers = usual_layers if arguments.layers is None else arguments.layers
     with screen.bar(f"Cutting {source.name} for this, in bytes") as so_far:
-        return cut_model(source, layers, folder, progress=so_far)
+        # In a process of its own first: llama.cpp may abort on a file that it should refuse.
+        return cut_model(
+            source, layers, folder, progress=so_far, check=lambda files: _checked(screen, source, files)
+        )
+
+
+def _checked(screen: Screen, source: Path, files: Mapping[Part, Path]) -> None:
+    with screen.step("Running both sides beside the whole model"):
+        check_cut(source, files)
 
 
 def _beside(screen: Screen, known: LayerFile) -> dict[Part, Path]:

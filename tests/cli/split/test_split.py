@@ -101,7 +101,8 @@ def test_mistakes_are_said_in_one_line(tiny, tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.real
-def test_audit_reads_prompts_and_answers_and_tells_no_text(tiny, tmp_path, capsys):
+def test_audit_reads_prompts_and_answers_and_tells_no_text(tiny, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("disco.cli.split.split_audit.check_cut", lambda *_: None)  # has its own tests
     text = tmp_path / "mine.txt"
     text.write_text(TEXT)
     common = ["--text", str(text), "--threads", "1"]
