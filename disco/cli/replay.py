@@ -37,10 +37,10 @@ DEFAULT_PACE = 4.8  # people read 4 to 5 tokens/s
 LENGTHS = "lengths-azure-conv-2023"
 # From this number of requests × arms × seeds × scenarios on, processes save more time than their start takes.
 WORTH_PROCESSES = {"vectorised": 20_000_000, "events": 2_000}
-DISCO, RECSERVE, PD, DSD = "disco", "recserve", "pd", "dsd"
+DISCO, RECSERVE, PD, DSD, HAT = "disco", "recserve", "pd", "dsd", "hat"
 SYNTHETIC, FILE, CHUNKS = "synthetic", "file", "chunks"
 VERDICTS = "verdicts"
-PAPERS = (DISCO, RECSERVE, PD, DSD)
+PAPERS = (DISCO, RECSERVE, PD, DSD, HAT)
 OLD_NAMES = {"paper": DISCO}  # accepted until the next version
 KINDS = {
     FILE: "a trace file",
@@ -50,13 +50,14 @@ KINDS = {
     RECSERVE: "the RecServe paper's evaluation (`recserve`), which sets it",
     PD: "the P/D-Device paper's evaluation (`pd`), which sets it",
     DSD: "the DSD paper's evaluation (`dsd`), which sets it",
+    HAT: "the HAT paper's evaluation (`hat`), which sets it",
     VERDICTS: "the verdicts of recorded routes (--verdicts)",
 }
 # The kinds of replay that each option applies to. Options not listed apply to all.
 APPLIES = {
     **dict.fromkeys(("format", "skip_invalid"), (FILE, CHUNKS)),
     **dict.fromkeys(("requests", "arrivals", "mean_interval"), (SYNTHETIC,)),
-    "runs": (DISCO, RECSERVE, DSD),
+    "runs": (DISCO, RECSERVE, DSD, HAT),
     "quick": PAPERS,
     "lengths": (SYNTHETIC, DISCO),
     **dict.fromkeys(("device", "server", "price", "exchange_rate", "max_tokens"), (FILE, CHUNKS, SYNTHETIC)),
@@ -94,6 +95,7 @@ def run_replay(screen: Screen, arguments: argparse.Namespace) -> int:
             RECSERVE: replay_paper.replay_recserve,
             PD: replay_paper.replay_pd,
             DSD: replay_paper.replay_dsd,
+            HAT: replay_paper.replay_hat,
         }
         return runs[arguments.trace](screen, arguments)
     if arguments.verdicts:

@@ -49,8 +49,8 @@ def add_replay(commands: Commands) -> argparse.ArgumentParser:
     parser.add_argument(
         "trace",
         metavar="TRACE",
-        help="a file; `synthetic` for generated requests; `disco`, `recserve`, `pd` or `dsd` for that paper's "
-        "evaluation beside its printed figures",
+        help="a file; `synthetic` for generated requests; `disco`, `recserve`, `pd`, `dsd` or `hat` for that "
+        "paper's evaluation beside its printed figures",
     )
     _add_situation(parser)
     what = parser.add_argument_group("what is compared")
