@@ -18,7 +18,7 @@ from disco.client.accounting import Accounting
 from disco.client.answer_judging import Judging
 from disco.client.background_probes import BackgroundProbes
 from disco.client.endpoint_catalog.catalog import CatalogEntry, EndpointCatalog
-from disco.client.endpoint_catalog.client_endpoints import ClientEndpoints
+from disco.client.endpoint_catalog.client_endpoints import AnyTier, ClientEndpoints
 from disco.client.endpoint_catalog.local_servers import LocalServer
 from disco.client.endpoint_catalog.pairs import Speculate, drafting_of, questions
 from disco.client.endpoint_catalog.statistics import EndpointStatistics, make_room
@@ -46,8 +46,6 @@ from disco.telemetry.reporter import AnswerReport
 
 if TYPE_CHECKING:
     from disco.client.endpoint_catalog.backup_server import BackupServer
-    from disco.client.endpoint_catalog.splits import Split
-    from disco.client.endpoint_catalog.tiers import Tier
     from disco.endpoints.openai_api import OpenAIEndpoint
 
 __all__ = ["Router"]
@@ -70,7 +68,7 @@ class Router:
         server_profile: str | os.PathLike[str] | ServerProfile | None = None,
         price: tuple[float, float] | None = None,
         on_route: OnRoute | None = None,
-        tiers: Sequence[Tier | Split | Endpoint] = (),
+        tiers: Sequence[AnyTier] = (),
         backups: Sequence[BackupServer] = (),
         budget: Mapping[str, Any] | None = None,
         histories: str | os.PathLike[str] | HistoryStore | None = None,

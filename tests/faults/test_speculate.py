@@ -20,7 +20,7 @@ from endpoints.speculative.verify_server import SPOKEN, VerifyServer
 
 from disco.cost import Phase
 from disco.endpoints.drafter import Drafted, Drafting, DraftOrder
-from disco.endpoints.llamacpp.batching.scheduler import Limits
+from disco.endpoints.llamacpp.batching.round_limits import Limits
 from disco.endpoints.llamacpp.batching.slots import Slots
 from disco.errors import EndpointFailure, FailureKind
 from disco.events import Usage

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from disco.client.endpoint_catalog.backup_server import BackupServer
     from disco.endpoints.openai_api import OpenAIEndpoint
 
-__all__ = ["ClientEndpoints", "tier_entries"]
+__all__ = ["AnyTier", "ClientEndpoints", "tier_entries"]
+
+AnyTier = Tier | Split | Endpoint
+"""What a client takes as a tier."""
 
 # Answers that a tier on another machine is assumed to write at the same time, where its server does not report it.
 _AT_ONCE_ELSEWHERE = 16
@@ -48,7 +51,7 @@ class ClientEndpoints:
         *,
         local: str | Path | Endpoint | LocalServer | None,
         isolation: Literal["thread", "process"],
-        tiers: Sequence[Tier | Split | Endpoint],
+        tiers: Sequence[AnyTier],
         backups: Sequence[BackupServer],
         price: tuple[float, float] | None,
         speculate: Speculate = "off",
@@ -214,7 +217,7 @@ class ClientEndpoints:
             await self.local.aclose()
 
 
-def tier_entries(tiers: Sequence[Tier | Split | Endpoint], *, first_rank: int) -> tuple[CatalogEntry, ...]:
+def tier_entries(tiers: Sequence[AnyTier], *, first_rank: int) -> tuple[CatalogEntry, ...]:
     """Return the tiers as entries of the catalog, their endpoints made where they are described by a `Tier`.
 
     Args:

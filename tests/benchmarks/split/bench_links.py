@@ -53,7 +53,9 @@ def main(given: Any) -> None:
     if given.quick:
         given.links, given.prompts, given.repeats = [given.links[0], given.links[-1]], [64, 256], 1
     out = Path(given.out)
-    known = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()] if out.exists() else []
+    known = (
+        [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()] if out.exists() else []
+    )
     records = {(one["link"], one["prompt"]): one for one in known}
     todo = [
         (link, tokens)
@@ -65,7 +67,9 @@ def main(given: Any) -> None:
     if todo and not given.report:
         files = cut(given.kind, given.layers, "none")
         context = max(given.prompts) + 64
-        shaped = {link: Link(2 * ONE_WAY_MS, *(1e6 * float(one) for one in link.split("/"))) for link in given.links}
+        shaped = {
+            link: Link(2 * ONE_WAY_MS, *(1e6 * float(one) for one in link.split("/"))) for link in given.links
+        }
         with (
             layer_server(files["cloud"], slots=8, context=context) as port,
             links(port, list(shaped.values())) as ports,
@@ -75,7 +79,11 @@ def main(given: Any) -> None:
                     bench = Bench(process, files, context, port, shaped[link], ports[shaped[link]])
                     bench.open()
                     for tokens in (tokens for one, tokens in todo if one == link):
-                        record = {"link": link, "prompt": tokens, **bench.measure(tokens, _repeats(tokens, given))}
+                        record = {
+                            "link": link,
+                            "prompt": tokens,
+                            **bench.measure(tokens, _repeats(tokens, given)),
+                        }
                         records[link, tokens] = record
                         with out.open("a", encoding="utf-8") as file:
                             file.write(json.dumps(record) + "\n")
@@ -126,7 +134,9 @@ class Bench:
         for rule, reply in self._ways:
             name = f"{rule}/{reply}"
             call("open_split", name=name, base_url=self._linked, chunks=RULES[rule], reply=reply, **common)
-            call("ask", name=name, messages=self._prompt(name, 48), **self._params(2))  # the first one allocates
+            call(
+                "ask", name=name, messages=self._prompt(name, 48), **self._params(2)
+            )  # the first one allocates
 
     def measure(self, tokens: int, repeats: int) -> dict[str, Any]:
         """Measure a prompt of so many tokens: the idle machine, then all ways in turns.
@@ -140,11 +150,17 @@ class Bench:
         live: dict[str, list[Any]] = {f"{rule}/{reply}": [] for rule, reply in self._ways}
         for _ in range(repeats):
             for name in random.sample(list(live), len(live)):
-                answer = self._process.call("ask", name=name, messages=self._prompt(name, tokens), **self._params(9))
+                answer = self._process.call(
+                    "ask", name=name, messages=self._prompt(name, tokens), **self._params(9)
+                )
                 came = answer["came"]
                 gaps = [b - a for (a, _), (b, _) in zip(came, came[1:], strict=False)]
                 live[name].append(
-                    {"chunk": answer["chunk"], "first_s": came[0][0], "between_s": median(gaps) if gaps else None}
+                    {
+                        "chunk": answer["chunk"],
+                        "first_s": came[0][0],
+                        "between_s": median(gaps) if gaps else None,
+                    }
                 )
         meters = {name: self._process.call("meter", name=name) for name in live}
         say(f"link {self._link}, {tokens} tokens: {time.monotonic() - began_s:.0f} s")
@@ -155,7 +171,9 @@ class Bench:
         found = {
             "device": call("measure_device", device=device, tokens=tokens, context_tokens=self._context),
             "cloud": call("measure_cloud", device=device, base_url=self._direct, tokens=tokens),
-            "direct_rtt_s": call("measure_way", device=device, base_url=self._direct, up_bps=1e9, down_bps=1e9),
+            "direct_rtt_s": call(
+                "measure_way", device=device, base_url=self._direct, up_bps=1e9, down_bps=1e9
+            ),
             "rtt_s": call(
                 "measure_way",
                 device=device,
@@ -276,10 +294,15 @@ def show(rows: Sequence[Mapping[str, Any]]) -> None:
     slower = [one for one in ours if one["is_slower"]]
     others = [one for one in ours if one["is_other"]]
     print(f"\nIn {len(ours) - len(others)} of {len(ours)} cells our chunk and (3)'s are the same.")
-    for part, title in ((others, "In the others"), ([one for one in ours if one not in others], "Where equal (noise)")):
+    for part, title in (
+        (others, "In the others"),
+        ([one for one in ours if one not in others], "Where equal (noise)"),
+    ):
         if part:
             ratios = [one["of_equation3"] for one in part]
-            print(f"{title} the TTFT is {min(ratios):.2f} to {max(ratios):.2f} of (3)'s, median {median(ratios):.2f}.")
+            print(
+                f"{title} the TTFT is {min(ratios):.2f} to {max(ratios):.2f} of (3)'s, median {median(ratios):.2f}."
+            )
     print(
         f"Live, ours is slower beyond the noise in {len(slower)}; by the recursion in "
         f"{sum(one['is_slower_predicted'] for one in ours)}."
@@ -293,14 +316,18 @@ def show(rows: Sequence[Mapping[str, Any]]) -> None:
 def ideals(rows: Sequence[Mapping[str, Any]]) -> None:
     """The chunks by the idle machine's figures."""
     print("\n## By the recursion with the idle machine's figures: chunk, TTFT in ms\n")
-    print("| link | prompt | reply | none | equation (3) | makespan | makespan / (3) | / none |\n|" + "---|" * 8)
+    print(
+        "| link | prompt | reply | none | equation (3) | makespan | makespan / (3) | / none |\n|" + "---|" * 8
+    )
     cells: dict[tuple[str, int, str], dict[str, Mapping[str, Any]]] = defaultdict(dict)
     for one in rows:
         cells[one["link"], one["prompt"], one["reply"]][one["rule"]] = one
     for (link, prompt, reply), by_rule in cells.items():
         figures = [f"{by_rule[rule]['ideal_chunk']}: {_ms(by_rule[rule]['ideal_s'])}" for rule in RULES]
         none, paper, ours = (by_rule[rule]["ideal_s"] for rule in RULES)
-        print(f"| {link} | {prompt} | {reply} | {' | '.join(figures)} | {ours / paper:.3f} | {ours / none:.3f} |")
+        print(
+            f"| {link} | {prompt} | {reply} | {' | '.join(figures)} | {ours / paper:.3f} | {ours / none:.3f} |"
+        )
 
 
 def _ms(seconds: float) -> str:

@@ -15,7 +15,8 @@ from disco.endpoints.llamacpp.batching.answer import Answer, Asked, Order
 from disco.endpoints.llamacpp.batching.batch_model import BatchModel
 from disco.endpoints.llamacpp.batching.model_fingerprint import model_fingerprint
 from disco.endpoints.llamacpp.batching.model_thread import ModelThread
-from disco.endpoints.llamacpp.batching.scheduler import Limits, Scheduler
+from disco.endpoints.llamacpp.batching.round_limits import Limits
+from disco.endpoints.llamacpp.batching.scheduler import Scheduler
 from disco.endpoints.llamacpp.batching.verify_curve import measured_curve
 from disco.endpoints.llamacpp.model.model_files import require_llama_cpp, resolve_model, short_name
 from disco.endpoints.llamacpp.model.sequences import Rows, SequenceModel

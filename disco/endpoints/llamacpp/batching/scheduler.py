@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from disco.endpoints.llamacpp.batching.answer import Answer, Asked, Order
 from disco.endpoints.llamacpp.batching.answer_model import AnswerModel
 from disco.endpoints.llamacpp.batching.batch_model import BatchModel
 from disco.endpoints.llamacpp.batching.grouping import Group, grouped
+from disco.endpoints.llamacpp.batching.round_limits import Limits
 from disco.endpoints.llamacpp.batching.round_refusals import (
     AnswerLost,
     ModelChanged,
@@ -31,28 +31,10 @@ from disco.endpoints.llamacpp.refusals import malformed
 from disco.endpoints.llamacpp.runtime.job import failure_of
 from disco.errors import EndpointFailure, FailureKind, LocalModelError
 
-__all__ = ["Limits", "Scheduler"]
+__all__ = ["Scheduler"]
 
 
 _MOST_ROUNDS: Final = 16  # of one answer, that wait
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What clients may take.
-
-    Attributes:
-        hold_s: how long an answer that asks for nothing keeps its slot while others wait, s.
-        forget_s: how long an answer is kept whose client is not heard of, s.
-        answers: how many are kept, those that have ended included. Beyond these, the next one takes the place of one
-            that has ended, or that was not heard of for `hold_s`.
-        waiting: at how many rounds in work, or waiting for a slot, no new answer is begun.
-    """
-
-    hold_s: float = 5.0
-    forget_s: float = 600.0
-    answers: int = 1024
-    waiting: int = 512
 
 
 class Scheduler:

@@ -7,8 +7,9 @@ import zlib
 import numpy as np
 
 from disco.endpoints.llamacpp.batching.answer import Asked, Order
+from disco.endpoints.llamacpp.batching.round_limits import Limits
 from disco.endpoints.llamacpp.batching.round_refusals import AnswerLost
-from disco.endpoints.llamacpp.batching.scheduler import Limits, Scheduler
+from disco.endpoints.llamacpp.batching.scheduler import Scheduler
 from disco.endpoints.llamacpp.batching.verify_curve import VerifyCurve
 from disco.events import Delta, Ended, Usage
 from disco.speculate.messages import Opening, Round

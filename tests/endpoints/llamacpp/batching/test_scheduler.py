@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from disco.endpoints.llamacpp.batching.answer import LATE_S
+from disco.endpoints.llamacpp.batching.round_limits import Limits
 from disco.endpoints.llamacpp.batching.round_refusals import ModelChanged, Superseded
-from disco.endpoints.llamacpp.batching.scheduler import Limits
 from disco.errors import EndpointFailure, FailureKind
 from disco.speculate.messages import Verdict
 from tests.endpoints.llamacpp.batching.fakes import END, Bench, FakeModel, whole_answer
