@@ -10,13 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from disco.endpoints.llamacpp.layers.cut import require_gguf
-from disco.endpoints.llamacpp.layers.cuttable import ARCHITECTURES
+from disco.endpoints.llamacpp.layers.cuttable import check_cuttable
 from disco.endpoints.llamacpp.model.model_files import check_model_file
-from disco.errors import ConfigurationError, ModelFileError
+from disco.errors import ModelFileError
 
 __all__ = ["ModelFacts", "read_facts"]
-
-_ROPE_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +24,9 @@ class ModelFacts:
     Attributes:
         path: the file.
         architecture: llama, qwen2 or qwen3.
-        total_layers, hidden, heads, kv_heads, head_size, feed_forward: sizes.
+        total_layers, hidden, heads, kv_heads, head_size: sizes.
         rope_base, rope_size: of the rotation of queries and keys.
+        rope_factors: that divide its angles, shape (rope_size / 2,).
         epsilon: of all norms.
         output_norm: shape (hidden,).
         head: shape (vocabulary, hidden).
@@ -41,9 +40,9 @@ class ModelFacts:
     heads: int
     kv_heads: int
     head_size: int
-    feed_forward: int
     rope_base: float
     rope_size: int
+    rope_factors: npt.NDArray[np.float32] = field(repr=False)
     epsilon: float
     output_norm: npt.NDArray[np.float32] = field(repr=False)
     head: npt.NDArray[np.float32] = field(repr=False)
@@ -55,55 +54,48 @@ class ModelFacts:
         return self.architecture != "llama"
 
 
-def read_facts(path: Path, layer: int) -> ModelFacts:
+def read_facts(path: Path, layers: int) -> ModelFacts:
     """Read a model file.
 
     Args:
         path: a whole model, not cut.
-        layer: whose tensors are read.
+        layers: how many of them the device keeps; the weights of the next one are read.
 
     Raises:
-        ConfigurationError: the package `gguf` is missing, or the model has no such layer.
+        ConfigurationError: the package `gguf` is missing, or the number of layers does not fit.
         ModelFileError: the file is not usable, or adapters for such a model cannot be trained.
     """
     gguf = require_gguf()
     check_model_file(path)
     reader = gguf.GGUFReader(path)
+    total = check_cuttable(reader, path, layers)
     fields = {
-        name: field.contents() for name, field in reader.fields.items() if not name.startswith("tokenizer.")
+        name: one.contents() for name, one in reader.fields.items() if not name.startswith("tokenizer.")
     }
-    architecture = fields.get("general.architecture")
-    if architecture not in ARCHITECTURES:
-        raise ModelFileError(
-            f"{path} has the architecture {architecture!r}, for which disco cannot train an adapter. "
-            f"Known to work: {', '.join(ARCHITECTURES)}."
-        )
+    architecture = fields["general.architecture"]
     tensors = {one.name: one for one in reader.tensors}
-    if found := sorted(tensors.keys() & set(_ROPE_TENSORS)) or [
-        name for name in (f"{architecture}.rope.scaling.type",) if fields.get(name, "none") != "none"
-    ]:
+    scaling = fields.get(f"{architecture}.rope.scaling.type", "none")
+    if scaling != "none":
         raise ModelFileError(
-            f"{path} has {found[0]}: disco cannot train an adapter with such a rotation yet."
+            f"{path} scales its rotation ({architecture}.rope.scaling.type is {scaling!r}), and disco cannot train an "
+            "adapter for such a model. The pair works without one."
         )
 
     def number(name: str, usual: Any = None) -> Any:
         value = fields.get(f"{architecture}.{name}", usual)
         if not isinstance(value, int | float):
-            raise ModelFileError(f"{path} does not say its {architecture}.{name}, or it differs by layer.")
+            raise ModelFileError(f"{path} does not say its {architecture}.{name}.")
         return value
 
     def weights(name: str) -> npt.NDArray[np.float32]:
-        one = tensors.get(name)
-        if one is None:
-            raise ModelFileError(f"{path} has no tensor {name}, so it is no whole model.")
+        one = tensors[name]
         # A copy: torch takes no read-only memory.
         return np.array(gguf.quants.dequantize(one.data, one.tensor_type), np.float32)
 
-    total, hidden, heads = number("block_count"), number("embedding_length"), number("attention.head_count")
-    if not 0 <= layer < total:
-        raise ConfigurationError(f"{path.name} has layers 0 to {total - 1}, and no layer {layer}.")
+    hidden, heads = number("embedding_length"), number("attention.head_count")
     head_size = number("attention.key_length", hidden // heads)
-    prefix = f"blk.{layer}."
+    rope_size = number("rope.dimension_count", head_size)
+    prefix = f"blk.{layers}."
     return ModelFacts(
         path=path,
         architecture=architecture,
@@ -112,9 +104,11 @@ def read_facts(path: Path, layer: int) -> ModelFacts:
         heads=heads,
         kv_heads=number("attention.head_count_kv", heads),
         head_size=head_size,
-        feed_forward=number("feed_forward_length"),
         rope_base=float(number("rope.freq_base", 10000.0)),
-        rope_size=number("rope.dimension_count", head_size),
+        rope_size=rope_size,
+        rope_factors=weights("rope_freqs.weight")
+        if "rope_freqs.weight" in tensors
+        else np.ones(rope_size // 2, np.float32),
         epsilon=float(number("attention.layer_norm_rms_epsilon")),
         output_norm=weights("output_norm.weight"),
         head=weights("output.weight" if "output.weight" in tensors else "token_embd.weight"),

@@ -27,7 +27,7 @@ def normed(states: Tensor, weights: Tensor, epsilon: float) -> Tensor:
     return states * torch.rsqrt(states.pow(2).mean(-1, keepdim=True) + epsilon) * weights
 
 
-class AdapterLayer(nn.Module):
+class AdapterLayer(nn.Module):  # type: ignore[misc] # torch is not read
     """One layer: attention over the states before, and for the full block a gated feed-forward part.
 
     Args:
@@ -99,6 +99,7 @@ def _rotation(facts: ModelFacts, tokens: int) -> tuple[Tensor, Tensor]:
     """Return cosines and sines of the angles, shape (tokens, rope_size / 2)."""
     pairs = torch.arange(0, facts.rope_size, 2, dtype=torch.float32) / facts.rope_size
     angles = torch.arange(tokens, dtype=torch.float32)[:, None] * facts.rope_base**-pairs
+    angles = angles / torch.from_numpy(facts.rope_factors)
     return angles.cos(), angles.sin()
 
 

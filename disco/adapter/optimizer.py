@@ -17,23 +17,23 @@ _MOMENTUM = 0.95
 _STEPS = 5
 
 
-class Muon(torch.optim.Optimizer):
+class Muon(torch.optim.Optimizer):  # type: ignore[misc] # torch is not read
     """Muon with Nesterov momentum, for parameters with two axes."""
 
     def __init__(self, params: list[nn.Parameter], lr: float) -> None:
         super().__init__(params, {"lr": lr})
 
-    @torch.no_grad()
     def step(self, closure: Any = None) -> None:
         """Apply the gradients."""
         del closure
-        for group in self.param_groups:
-            for one in group["params"]:
-                momentum = self.state[one].setdefault("momentum", torch.zeros_like(one))
-                momentum.lerp_(one.grad, 1 - _MOMENTUM)
-                update = _orthogonal(one.grad.lerp(momentum, _MOMENTUM))
-                # The scale at which an update is as large as Adam's.
-                one.add_(update, alpha=-group["lr"] * 0.2 * max(one.shape) ** 0.5)
+        with torch.no_grad():
+            for group in self.param_groups:
+                for one in group["params"]:
+                    momentum = self.state[one].setdefault("momentum", torch.zeros_like(one))
+                    momentum.lerp_(one.grad, 1 - _MOMENTUM)
+                    update = _orthogonal(one.grad.lerp(momentum, _MOMENTUM))
+                    # The scale at which an update is as large as Adam's.
+                    one.add_(update, alpha=-group["lr"] * 0.2 * max(one.shape) ** 0.5)
 
 
 def _orthogonal(matrix: Tensor) -> Tensor:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from disco.adapter.answers import TOP, Answer
+from disco.adapter.model_facts import ModelFacts
 from disco.endpoints.llamacpp.layers.graph_reader import GraphReader
 from disco.endpoints.llamacpp.model.sequences import Rows, SequenceModel
 from disco.endpoints.llamacpp.prompting.prompt_tokens import Renderer
@@ -57,10 +57,8 @@ class Teacher(SequenceModel):
     """A whole model whose states are read behind the device's layers and behind the last one. For one thread.
 
     Args:
-        path: a GGUF file.
+        facts: of the model.
         layers: how many layers the device keeps.
-        total_layers, hidden, epsilon: of the model: how many layers, the length of a state, the output norm's epsilon.
-        output_norm: the output norm's weights, shape (hidden,).
         seed: of what is drawn.
         options: as for `NativeModel`.
 
@@ -70,28 +68,25 @@ class Teacher(SequenceModel):
 
     def __init__(
         self,
-        path: Path,
+        facts: ModelFacts,
         *,
         layers: int,
-        total_layers: int,
-        hidden: int,
-        epsilon: float,
-        output_norm: npt.NDArray[np.float32],
         seed: int,
         **options: Any,
     ) -> None:
-        self._read = (layers - 1, total_layers - 1)
-        self._hidden, self._epsilon, self._norm = hidden, epsilon, output_norm
+        self._facts, self._read = facts, (layers - 1, facts.total_layers - 1)
         self._rng = np.random.default_rng(seed)
         super().__init__(
-            path, **{"batch_tokens": _BATCH, "gpu_layers": 0, "keep_loading": lambda: True, **options}
+            facts.path, **{"batch_tokens": _BATCH, "gpu_layers": 0, "keep_loading": lambda: True, **options}
         )
         self.reserve()
         self._render = Renderer(self, None)
 
     def _settle(self, params: Any) -> None:
         lib, most = self._lib, self._most_rows()
-        self._shallow, self._final = (GraphReader(lib, layer, most, self._hidden) for layer in self._read)
+        self._shallow, self._final = (
+            GraphReader(lib, layer, most, self._facts.hidden) for layer in self._read
+        )
         one, other = self._shallow.callback, self._final.callback
 
         def on_tensor(tensor: int, ask: bool, data: object) -> bool:  # noqa: FBT001 - llama.cpp calls it
@@ -171,8 +166,8 @@ class Teacher(SequenceModel):
         order = np.argsort(-shares, kind="stable")[:TOP]
         one.tops.append((likely[order], shares[order] / shares.sum()))
         state = self._final.rows[row]
-        scale = 1.0 / np.sqrt(np.mean(np.square(state, dtype=np.float64)) + self._epsilon)
-        one.final.append(_checked(state * np.float32(scale) * self._norm))
+        scale = 1.0 / np.sqrt(np.mean(np.square(state, dtype=np.float64)) + self._facts.epsilon)
+        one.final.append(_checked(state * np.float32(scale) * self._facts.output_norm))
         if one.temperature == 0:
             chosen = int(likely[order[0]])
         else:

@@ -231,7 +231,7 @@ class _Loss:
         return loss
 
 
-class _HeadLoss(torch.autograd.Function):
+class _HeadLoss(torch.autograd.Function):  # type: ignore[misc] # torch is not read
     """Cross-entropy behind a head that is not trained: a few rows at a time, and its gradient at once.
 
     Logits of all rows and their gradients would be hundreds of megabytes, and getting such memory from the system for
@@ -264,13 +264,13 @@ class _HeadLoss(torch.autograd.Function):
         return gradient * above, None, None, None, None, None
 
 
-@torch.no_grad()
 def agreement(facts: ModelFacts, layer: AdapterLayer, answers: Sequence[Answer], at_once: int = 8) -> float:
     """Return the share of positions at which the draft's best token is the model's best, given the true tokens before.
 
     For answers written at temperature 0 that is the share of drafted first tokens that are accepted.
     """
-    return float(np.mean(np.concatenate(list(_hits(facts, layer, answers, at_once)))))
+    with torch.no_grad():
+        return float(np.mean(np.concatenate(list(_hits(facts, layer, answers, at_once)))))
 
 
 def _hits(

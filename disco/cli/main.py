@@ -11,6 +11,7 @@ from inspect import iscoroutinefunction
 import anyio
 from openai import OpenAIError
 
+from disco.cli.adapter.adapter_command import add_adapter
 from disco.cli.console import Screen
 from disco.cli.fleet.fleet_command import add_fleet
 from disco.cli.measurement.measure_command import add_measure
@@ -120,6 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     add_replay(commands).set_defaults(run=_replay)
     add_tune(commands).set_defaults(run=_tune)
     add_fleet(commands)
+    add_adapter(commands)
     return parser
 
 

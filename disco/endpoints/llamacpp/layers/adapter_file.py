@@ -28,6 +28,7 @@ __all__ = [
     "Adapter",
     "AdapterFacts",
     "fits",
+    "fits_weights",
     "put_adapter",
     "read_adapter",
     "shipped_adapter",
@@ -124,7 +125,8 @@ def read_adapter(path: Path) -> Adapter:
         ModelFileError: it is missing, or is no adapter's file.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # Opened here, because NumPy leaves a file open that is no archive.
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         said = json.loads(str(arrays.pop(_FACTS)[()]))
         facts = AdapterFacts(**{one.name: said[one.name] for one in fields(AdapterFacts)})
@@ -159,6 +161,18 @@ def fits(adapter: Adapter, source: Path, layers: int) -> None:
         raise ModelFileError(
             f"The adapter was trained for another model than {source.name}, or for other weights of it. "
             f"Train one: disco adapter train {source.name} --layers {layers}"
+        )
+
+
+def fits_weights(device: Path, source: Path) -> None:
+    """Do nothing where a device's file was cut from these weights, in whichever quantisation.
+
+    Raises:
+        ModelFileError: it was not.
+    """
+    if weights_name(device) != weights_name(source):
+        raise ModelFileError(
+            f"{device} was cut from another model than {source.name}, or from other weights of it."
         )
 
 

@@ -1,0 +1,1 @@
+"""`disco adapter`: trains what drafts for a model cut in two."""

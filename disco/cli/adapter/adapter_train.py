@@ -1,0 +1,101 @@
+"""`disco adapter train`: checks the options, shows the progress, and writes the adapter where it is wanted."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from disco.adapter.making import Order, make_adapter, require_torch
+from disco.cli.console import Screen
+from disco.cli.measurement.quality.model_argument import model_file
+from disco.endpoints.llamacpp.layers.adapter_file import fits_weights, put_adapter, write_adapter
+from disco.endpoints.llamacpp.layers.cut import require_gguf
+from disco.endpoints.llamacpp.layers.layer_files import read_layer_file
+from disco.endpoints.llamacpp.model.model_files import require_llama_cpp, short_name
+from disco.errors import ConfigurationError
+
+__all__ = ["run_train"]
+
+_TOKENS = 400_000
+_SECONDS = 20.0  # between two lines about the answers
+
+
+class _Told:
+    """Prints where the work is. Mutable: when it last did."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._what, self._at = "", 0.0
+
+    def writing(self, what: str, tokens: int, seconds: float) -> None:
+        if what == self._what and seconds < self._at + _SECONDS:
+            return
+        self._what, self._at = what, seconds
+        if seconds > 0:
+            self._screen.line(f"  {what} answers: {tokens:>8,} tokens, {tokens / seconds:,.0f} a second")
+
+    def training(self, progress: Any) -> None:
+        self._screen.line(
+            f"  training: {progress.share:4.0%} after {progress.seconds:,.0f} s, {progress.tokens:>9,} tokens, "
+            f"loss {progress.loss:.3f}, held-out acceptance {progress.acceptance:.3f}"
+        )
+
+
+def run_train(screen: Screen, arguments: argparse.Namespace) -> int:
+    """Train an adapter; return the exit status.
+
+    Raises:
+        ConfigurationError: an option is not usable, or a package is missing.
+        ModelFileError: no adapter can be trained for the model, or the file to be changed is of another one.
+    """
+    require_llama_cpp()
+    require_gguf()
+    require_torch()
+    if not arguments.minutes > 0:
+        raise ConfigurationError(f"--minutes must be more than 0, not {arguments.minutes:g}.")
+    for name in ("tokens", "threads"):
+        if getattr(arguments, name) is not None and getattr(arguments, name) < 1:
+            raise ConfigurationError(f"--{name} must be at least 1, not {getattr(arguments, name)}.")
+    source = model_file(arguments.model)
+    out = Path(
+        arguments.out or f"{Path(short_name(arguments.model)).name}.m{arguments.layers}.npz"
+    ).expanduser()
+    _check_out(out, source, arguments.layers)
+    order = Order(
+        path=source,
+        layers=arguments.layers,
+        block=arguments.block,
+        tokens=arguments.tokens or _TOKENS,
+        seconds=60 * arguments.minutes,
+        threads=arguments.threads or os.cpu_count() or 1,
+        seed=arguments.seed,
+    )
+    screen.line(f"{source.name}, {order.layers} layers on the device, {order.threads} threads:")
+    adapter = make_adapter(order, _Told(screen))
+    if out.suffix == ".gguf":
+        put_adapter(out, adapter)
+    else:
+        write_adapter(out, adapter.tensors, adapter.facts)
+    known = adapter.facts
+    screen.line(
+        f"Held-out acceptance: {known.greedy_acceptance:.3f} at temperature 0, {known.sampled_acceptance:.3f} at 0.8: "
+        "the share of positions at which the draft's best token is the model's."
+    )
+    screen.line(
+        f"Written to {out}" + ("" if out.suffix == ".gguf" else f" (disco split cut --adapter {out})")
+    )
+    return 0
+
+
+def _check_out(out: Path, source: Path, layers: int) -> None:
+    """Raise the error now that would otherwise come when the work is done."""
+    if out.suffix != ".gguf":
+        if not out.resolve().parent.is_dir():
+            raise ConfigurationError(f"There is no folder {out.parent} for {out.name}. Make it first.")
+        return
+    known = read_layer_file(out, "device")
+    if known.layers != layers:
+        raise ConfigurationError(f"{out} keeps {known.layers} layers: add --layers {known.layers}.")
+    fits_weights(out, source)
