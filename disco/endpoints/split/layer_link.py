@@ -8,10 +8,11 @@ cannot be reached does the answer fail here, and the session lets another endpoi
 from __future__ import annotations
 
 import importlib.util
+import os
 import secrets
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from socket import SHUT_RDWR, SO_SNDTIMEO, SOL_SOCKET
 from struct import pack
@@ -121,6 +122,7 @@ class LayerLink:
         self._clock = clock
         self._session = secrets.token_hex(16)
         self._socket: Any = None
+        self._closing = ExitStack()
         self._number = 0
         self._up = self._down = 0
         self._ended = False
@@ -179,7 +181,7 @@ class LayerLink:
 
         key = self._server.api_key
         try:
-            self._socket = connect(
+            connection = connect(
                 self._address(),
                 additional_headers={} if key is None else {"Authorization": f"Bearer {key}"},
                 compression=None,  # states do not shrink
@@ -190,15 +192,16 @@ class LayerLink:
                 max_queue=None,  # replies are as many as frames, and a full queue would stop the other direction
                 user_agent_header=None,
             )
+            # Newer versions warn of connections that are no context.
+            self._socket = self._closing.enter_context(connection)
         except InvalidStatus as error:
             raise self._refused(error.response.status_code) from error
         except (WebSocketException, OSError, TimeoutError) as error:
             raise LinkLost(type(error).__name__) from error
         # A server that reads no more must not hold the thread for ever. The time begins anew with each byte taken.
-        seconds = int(self._server.patience_s)
-        patience = pack("ll", seconds, int((self._server.patience_s - seconds) * 1e6))
-        with suppress(OSError):
-            self._socket.socket.setsockopt(SOL_SOCKET, SO_SNDTIMEO, patience)
+        micros = int(self._server.patience_s * 1e6)
+        patience = pack("I", micros // 1000) if os.name == "nt" else pack("ll", *divmod(micros, 1_000_000))
+        self._socket.socket.setsockopt(SOL_SOCKET, SO_SNDTIMEO, patience)
         self._unless_ended()
 
     def send(self, sequence: int, at: int, states: npt.NDArray[Any], wanted: int) -> int:
@@ -304,9 +307,8 @@ class LayerLink:
 
     def close(self) -> None:
         """Break the connection off. Idempotent; another one may follow."""
-        socket, self._socket = self._socket, None
-        if socket is not None:
-            socket.close()
+        self._socket = None
+        self._closing.close()
 
     def _write(self, frame: bytearray) -> None:
         from websockets.exceptions import WebSocketException  # noqa: PLC0415 - optional

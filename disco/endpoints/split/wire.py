@@ -160,6 +160,10 @@ def pack_rows(
         )
     largest = _largest(states)
     if not largest < np.inf:
+        if largest == np.inf and states.dtype.itemsize == 2:  # it was finite before it was rounded
+            raise StatesUnfitError(
+                "A hidden state does not fit float16. Send the states of this model as float32."
+            )
         raise StatesUnfitError("A hidden state of this device is NaN or infinite, so it cannot be sent.")
     if dtype is Dtype.F16 and largest > _LARGEST_F16:
         raise StatesUnfitError(

@@ -33,7 +33,7 @@ def some_adapter(hidden=64, seed=3):
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory):
     folder = tmp_path_factory.mktemp("split")
-    whole = tiny_llama(folder / "tiny.gguf", layers=6, writes=True, quiet_from=2, context_tokens=512)
+    whole = tiny_llama(folder / "tiny.gguf", layers=6, writes=True, quiet_from=2, context_tokens=1024)
     parts = cut_model(whole, 2, folder)
     trained = folder / "trained"
     trained.mkdir()

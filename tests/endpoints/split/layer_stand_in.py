@@ -51,7 +51,7 @@ class LayerStandIn:
     def __init__(
         self, cloud: Path, *, key: str | None = None, port: int = 0, slots: int = 6, **facts: object
     ):
-        self.model = StateModel(cloud, "cloud", context_tokens=512, slots=slots, threads=1, most_rows=512)
+        self.model = StateModel(cloud, "cloud", context_tokens=1024, slots=slots, threads=1, most_rows=512)
         file = self.model.file
         told = {
             "model": "tiny",
@@ -59,7 +59,7 @@ class LayerStandIn:
             "layers": file.layers,
             "total_layers": file.total_layers,
             "hidden": file.hidden,
-            "context_tokens": 512,
+            "context_tokens": 1024,
             "slots": slots,
             "most_rows": 512,
             "most_sequences": 4,

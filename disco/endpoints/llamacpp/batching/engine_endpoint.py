@@ -7,7 +7,7 @@ that devices get by rounds.
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import fields, replace
 from typing import Final, Literal
 
@@ -27,6 +27,7 @@ __all__ = ["EngineEndpoint"]
 
 _FEATURES: Final = frozenset({"json_schema", "logit_bias", "logprobs", "tools"})
 _CLOSE_S: Final = 5.0
+_ENDLESS: Final = 2**31  # tokens: to the answer's end, or the context's
 _NO_PREFIX: Final = Prefix()
 
 
@@ -70,19 +71,17 @@ class EngineEndpoint(Endpoint):
         wants: frozenset[str] = frozenset(),
     ) -> Attempt:
         del wants  # log probabilities for disco's own use are not in a verdict
-        return _EngineAttempt(self._loaded, request, prefix, self._passed)
+        return _EngineAttempt(self._engine, request, prefix, self._passed, self._was_loaded)
 
     async def warm_up(self) -> None:
-        await self._loaded()
+        await self._engine.warm_up()
+        self._was_loaded()
 
     async def aclose(self) -> None:
         await self._engine.aclose()
 
-    async def _loaded(self) -> RoundEngine:
-        if not self._ready:
-            await self._engine.warm_up()
-            self._ready = True
-        return self._engine
+    def _was_loaded(self) -> None:
+        self._ready = True
 
 
 class _EngineAttempt(Attempt):
@@ -94,10 +93,11 @@ class _EngineAttempt(Attempt):
 
     def __init__(
         self,
-        engine: Callable[[], Awaitable[RoundEngine]],
+        engine: RoundEngine,
         request: Request,
         prefix: Prefix,
         passed: Callable[[], Traffic],
+        on_answer: Callable[[], None],
     ) -> None:
         seed = request.params.get("seed")
         opening = Opening(
@@ -112,6 +112,7 @@ class _EngineAttempt(Attempt):
         )
         self._round = Round(key=secrets.token_hex(16), number=0, at=0, opening=opening)
         self._engine = engine
+        self._on_answer = on_answer
         self._passed, self._passed_before = passed, passed()
         self._verdicts: AsyncGenerator[Verdict, None] | None = None
         self._release: Callable[[str], None] | None = None
@@ -142,11 +143,14 @@ class _EngineAttempt(Attempt):
     async def _next(self) -> Event:
         try:
             if self._verdicts is None:
-                engine = await self._engine()
-                self._verdicts = engine.round(replace(self._round, alone=engine.facts().context_tokens))
+                # The engine loads its model now where it has none, and what fails then has its kind.
+                engine = self._engine
+                alone = engine.facts().context_tokens or _ENDLESS
+                self._verdicts = engine.round(replace(self._round, alone=alone))
                 self._release = engine.release
             while self._last is None:
                 verdict = await anext(self._verdicts)
+                self._on_answer()
                 self._usage = _usage(verdict)
                 if verdict.finish_reason is not None:
                     self._last = Ended(verdict.finish_reason, self._usage)
