@@ -78,8 +78,7 @@ def _show(screen: Screen, source: Path, files: Mapping[Part, Path], proof: CutCh
     here = 1 - size["cloud"] / source.stat().st_size
     screen.line(
         f"The device keeps {known.layers} of {known.total_layers} layers, the embedding and the head: {here:.0%} of "
-        f"the model's bytes. The cloud gets {known.total_layers - known.layers} layers, and neither vocabulary nor "
-        "head."
+        f"the model's bytes. The cloud gets the other layers, and neither vocabulary nor head."
     )
     same = "the same logits, bit for bit" if proof.delta == 0 else f"logits within {proof.delta:.2g}"
     screen.line(f"Checked with {proof.tokens} tokens: {same}, as the whole model.")

@@ -34,7 +34,7 @@ def test_cut_writes_proves_and_says_what_comes_next(tiny, tmp_path, capsys):
     assert main(["split", "cut", str(tiny), "--layers", "3", "--out", str(folder)]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "The device keeps 3 of 4 layers, the embedding and the head:" in printed
-    assert "The cloud gets 1 layers, and neither vocabulary nor head." in printed
+    assert "The cloud gets the other layers, and neither vocabulary nor head." in printed
     assert "Checked with 24 tokens: the same logits, bit for bit, as the whole model." in printed
     assert "disco serve --layers tiny.cloud.gguf" in printed
     assert f"disco split audit {files['device']}" in printed
