@@ -6,7 +6,7 @@ from math import log
 from typing import Literal, NamedTuple
 
 from disco.replay.papers.hat.hat_fleets import DATA, DOWN, UP
-from disco.replay.papers.hat.printed_values import (
+from disco.replay.papers.hat.hat_printed import (
     ABLATION,
     ARM_NAMES,
     CNN_DM,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from disco.replay.papers.hat.hat_fleets import DATA, DOWN, UP
-from disco.replay.papers.hat.printed_values import SPEC_BENCH
+from disco.replay.papers.hat.hat_printed import SPEC_BENCH
 
 __all__ = ["PROMPTS", "Parts", "batch_s", "parts"]
 

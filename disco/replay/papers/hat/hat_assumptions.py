@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from disco.replay.papers.hat.hat_fleets import COUNTED, DATA, OUTPUT_TOKENS, RTT_S, SLOWNESS
-from disco.replay.papers.hat.printed_values import CNN_DM
+from disco.replay.papers.hat.hat_printed import CNN_DM
 
 __all__ = ["ASSUMED", "Assumption"]
 

@@ -28,10 +28,11 @@ from disco.replay.fleet.split.split_fleet import (
     arm_of,
 )
 from disco.replay.fleet.split.split_requests import Drafts, lengths, with_drafts
-from disco.replay.papers.hat.printed_values import CNN_DM, SPEC_BENCH, Ablation
+from disco.replay.papers.hat.hat_printed import CNN_DM, SPEC_BENCH, Ablation
 from disco.speculate.chunks import Reply
 
 __all__ = [
+    "BEHIND",
     "COUNTED",
     "DATA",
     "DOWN",
@@ -51,7 +52,7 @@ UP: Final = (5e6, 10e6)
 DOWN: Final = (10e6, 15e6)
 """As printed, bytes/s, with 1 MB = 10^6 bytes."""
 RTT_S: Final = 0.002
-SKIPPED, COUNTED, _BEHIND = 40, 320, 60
+SKIPPED, COUNTED, BEHIND = 40, 320, 60
 """Requests while the load grows, those that count, and those behind them that keep the load up."""
 OUTPUT_TOKENS: Final = 128
 MAKESPAN: Final = "hat_makespan"
@@ -190,12 +191,18 @@ def paper_fleet(
 
 @cache
 def paper_requests(
-    dataset: str, *, tree: bool, seed: int = 1, counted: int = COUNTED
+    dataset: str, *, tree: bool, seed: int = 1, parts: tuple[int, ...] = (SKIPPED, COUNTED, BEHIND)
 ) -> tuple[FleetRequest, ...]:
-    """Return the requests of a run; prompts are the same for all arms. Those that count have the printed mean."""
+    """Return the requests of a run.
+
+    Args:
+        dataset: whose.
+        tree: whether acceptance is that of a tree's levels, or a drafter's.
+        seed: of what is drawn; prompts are the same for all arms.
+        parts: so many, one after the other, of which each has the printed mean of prompts.
+    """
     data = DATA[dataset]
     rng = Random(f"{seed} prompts")
-    parts = (SKIPPED, counted, _BEHIND)
     prompts = [each for part in parts for each in lengths(data.prompt_tokens, data.sd_tokens, part, rng)]
     drafts = data.tree if tree else data.drafter
     return tuple(with_drafts(prompts, OUTPUT_TOKENS, drafts, Random(f"{seed} drafts")))

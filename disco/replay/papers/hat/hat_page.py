@@ -8,9 +8,7 @@ from typing import Final
 from disco.replay.papers.hat.bandwidth_bound import bound_ms
 from disco.replay.papers.hat.hat_claims import claims
 from disco.replay.papers.hat.hat_fleets import DATA, MAKESPAN
-from disco.replay.papers.hat.hat_run import ARMS, RATES, HatResult
-from disco.replay.papers.hat.hat_tables import hat_tables
-from disco.replay.papers.hat.printed_values import (
+from disco.replay.papers.hat.hat_printed import (
     ARM_NAMES,
     CNN_DM,
     DATASETS,
@@ -23,6 +21,8 @@ from disco.replay.papers.hat.printed_values import (
     U_MEDUSA,
     U_SHAPE,
 )
+from disco.replay.papers.hat.hat_run import ARMS, RATES, HatResult
+from disco.replay.papers.hat.hat_tables import hat_tables
 from disco.replay.report.chart_style import Plot, Style, Trace, axis, layout, literal, numbers
 from disco.replay.report.page_skeleton import PageContent, PageScenario, render_page
 from disco.replay.report.terminal_tables import TableData

@@ -14,6 +14,7 @@ from disco.replay.fleet.split.split_fleet import SplitArm
 from disco.replay.fleet.split.split_simulator import simulate_split
 from disco.replay.papers.hat.hat_assumptions import ASSUMED
 from disco.replay.papers.hat.hat_fleets import (
+    BEHIND,
     COUNTED,
     DATA,
     MAKESPAN,
@@ -23,7 +24,7 @@ from disco.replay.papers.hat.hat_fleets import (
     paper_fleet,
     paper_requests,
 )
-from disco.replay.papers.hat.printed_values import ABLATION, ARM_NAMES, CNN_DM, DATASETS, SLA, SPEC_BENCH
+from disco.replay.papers.hat.hat_printed import ABLATION, ARM_NAMES, CNN_DM, DATASETS, SLA, SPEC_BENCH
 from disco.replay.sweeps.executors import Progress, run_all
 from disco.speculate.chunks import Reply
 
@@ -40,7 +41,6 @@ SHARES: Final = (0.5, 0.9)
 _ALONE_RATE: Final = 0.02
 """Requests/s of Table IV: one answer at a time."""
 _ALONE_COUNT: Final = 40
-_LEAST: Final = 40
 
 
 class HatPoint(NamedTuple):
@@ -141,9 +141,9 @@ def run_hat(
         raise ConfigurationError(
             f"runs must be at least 1 and share above 0 and at most 1, not {runs} and {share}"
         )
-    counted = max(_LEAST, round(share * COUNTED))
+    skipped, counted, behind = (max(1, round(share * part)) for part in (SKIPPED, COUNTED, BEHIND))
     tasks = [*_load_tasks(), *_single_tasks(), *_ablation_tasks(), *_alone_tasks()]
-    work = [(task, counted, seed) for task in tasks for seed in range(1, runs + 1)]
+    work = [(task, (skipped, counted, behind), seed) for task in tasks for seed in range(1, runs + 1)]
     done = run_all(executor, _run, work, progress)
     points = {task.key: _mean(done[place * runs : (place + 1) * runs]) for place, task in enumerate(tasks)}
 
@@ -206,18 +206,17 @@ def _alone_tasks() -> list[_Task]:
     ]
 
 
-def _run(task: _Task, counted: int, seed: int) -> HatPoint:
+def _run(task: _Task, parts: tuple[int, int, int], seed: int) -> HatPoint:
     """Run one task with one seed; runs in a worker."""
     fleet = paper_fleet(DATA[task.dataset], task.arm, rate=task.rate, pipeline=task.pipeline, seed=seed)
     is_tree = task.arm.drafting == "tree"
-    requests = paper_requests(
-        task.dataset, tree=is_tree, seed=seed, counted=_ALONE_COUNT if task.alone else counted
-    )
     if task.alone:
-        requests = requests[SKIPPED : SKIPPED + _ALONE_COUNT]
+        requests = paper_requests(task.dataset, tree=is_tree, seed=seed, parts=(_ALONE_COUNT,))
         fleet = replace(fleet, one_at_a_time=True)
         return _point(task.dataset, split_figures(simulate_split(fleet, requests)))
-    return _point(task.dataset, split_figures(simulate_split(fleet, requests), SKIPPED, counted))
+    skipped, counted, _ = parts
+    requests = paper_requests(task.dataset, tree=is_tree, seed=seed, parts=parts)
+    return _point(task.dataset, split_figures(simulate_split(fleet, requests), skipped, counted))
 
 
 def _point(dataset: str, figures: SplitFigures) -> HatPoint:

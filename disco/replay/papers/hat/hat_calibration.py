@@ -20,7 +20,7 @@ from disco.replay.papers.hat.hat_fleets import (
     paper_fleet,
     paper_requests,
 )
-from disco.replay.papers.hat.printed_values import (
+from disco.replay.papers.hat.hat_printed import (
     CNN_DM,
     HAT,
     SPEC_BENCH,
