@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "rounds"))
@@ -50,17 +50,17 @@ def cut(kind: str, layers: int, adapter: str) -> dict[Part, Path]:
             adapter that changes nothing, but is marked as one, so that drafts are made. They are seldom right.
     """
     source = model_file(kind)
-    stem = Path(adapter).stem if adapter.endswith(".npz") else adapter
-    folder = FOLDER / f"split-{layers}-{stem}"
+    given = Path(adapter) if adapter.endswith(".npz") else None
+    folder = FOLDER / f"split-{layers}-{adapter if given is None else given.stem}"
     files = cut_files(source, folder)
-    newest = max([source.stat().st_mtime, *(Path(adapter).stat().st_mtime for _ in [0] if stem != adapter)])
+    newest_s = max(one.stat().st_mtime for one in (source, given) if one is not None)
     try:
-        if all(read_layer_file(file, part).layers == layers for part, file in files.items()):
-            if min(file.stat().st_mtime for file in files.values()) > newest:
-                return files
+        is_cut = all(read_layer_file(file, part).layers == layers for part, file in files.items())
     except ModelFileError:
-        pass  # not cut yet, or by an older version
-    say(f"cutting {source.name} behind layer {layers}, adapter: {stem}")
+        is_cut = False
+    if is_cut and min(file.stat().st_mtime for file in files.values()) > newest_s:
+        return files
+    say(f"cutting {source.name} behind layer {layers}, adapter: {adapter}")
     return cut_model(source, layers, folder, adapter=_adapter(adapter))
 
 
@@ -111,7 +111,7 @@ class AnswerProcess:
             raise RuntimeError(result)
         return result
 
-    def __enter__(self) -> AnswerProcess:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
