@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
+from disco.client.endpoint_catalog.tiers import is_price
+from disco.dispatch.speculate_section import Rule
 from disco.errors import ConfigurationError, nearest
 
 if TYPE_CHECKING:
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Split"]
 
 _WIRES = ("float16", "float32")
+_RULES = get_args(Rule)
 _CHUNKS = ("makespan", "equation3", "all")
 
 
@@ -64,6 +67,19 @@ class Split:
 
     def __post_init__(self) -> None:
         what = "A split" if self.name is None else f"The split {self.name!r}"
+        if self.name is not None and not (isinstance(self.name, str) and self.name):
+            raise ConfigurationError(
+                "A split's name is empty or no text. Leave name out, or give the split a name."
+            )
+        if not (self.api_key is None or (isinstance(self.api_key, str) and self.api_key)):
+            raise ConfigurationError(
+                f"{what}: api_key is empty or no text. Leave it out where the server checks none."
+            )
+        if self.price is not None and not is_price(self.price):
+            raise ConfigurationError(
+                f"{what}: price must be two numbers of at least 0, USD per million input and output tokens, such as "
+                f"price=(0.1, 0.4); not {self.price!r}."
+            )
         if not self.base_url.startswith(("http://", "https://")):
             raise ConfigurationError(
                 f"{what}: base_url must begin with http:// or https://, such as http://box:8000/v1."
@@ -80,6 +96,19 @@ class Split:
         if isinstance(self.chunks, str) and self.chunks not in _CHUNKS:
             hint = nearest(self.chunks, _CHUNKS)
             raise ConfigurationError(f"{what}: chunks has no value {self.chunks!r}. {hint}")
+        is_number = type(self.window) is int and self.window >= 0
+        if not (is_number or isinstance(self.window, str)):
+            raise ConfigurationError(
+                f"{what}: window must be the name of a rule or a whole number from 0 on, not {self.window!r}."
+            )
+        if isinstance(self.window, str) and self.window not in _RULES:
+            raise ConfigurationError(
+                f"{what}: window has no value {self.window!r}. {nearest(self.window, _RULES)}"
+            )
+        if type(self.branches) is not int or self.branches < 0:
+            raise ConfigurationError(
+                f"{what}: branches must be a whole number from 0 on, not {self.branches!r}."
+            )
         numbers = {"max_window": self.max_window, "threads": self.threads, "slots": self.slots}
         numbers |= {"chunks": self.chunks} if isinstance(self.chunks, int) else {}
         numbers |= {} if self.context_tokens is None else {"context_tokens": self.context_tokens}
@@ -92,7 +121,7 @@ class Split:
 
         Raises:
             ConfigurationError: a package is missing, or there is no such window.
-            ModelFileError: a file is not usable.
+            ModelFileError: a file is missing or not usable, or the two are not of one cut.
         """
         from disco.endpoints.split.layer_link import LayerServer  # noqa: PLC0415 - only if it is used
         from disco.endpoints.split.split_endpoint import SplitEndpoint  # noqa: PLC0415 - as above

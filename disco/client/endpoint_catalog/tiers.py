@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from disco.endpoints.continuation import Continuation
     from disco.plan import Reach
 
-__all__ = ["Tier"]
+__all__ = ["Tier", "is_price"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class Tier:
         ):
             if not getattr(self, option):
                 raise ConfigurationError(f"{what} has no {option}: pass {option}=... ({remedy}).")
-        if self.price is not None and not _is_price(self.price):
+        if self.price is not None and not is_price(self.price):
             raise ConfigurationError(
                 f"{what}: price must be two numbers of at least 0, USD per million input and output tokens, such as "
                 f"price=(0.1, 0.4); not {self.price!r}."
@@ -106,7 +106,8 @@ class Tier:
         )
 
 
-def _is_price(price: object) -> bool:
+def is_price(price: object) -> bool:
+    """Return whether it is two numbers that a price can have."""
     return (
         isinstance(price, tuple | list)
         and len(price) == 2

@@ -160,7 +160,9 @@ def pack_rows(
         )
     largest = _largest(states)
     if not largest < np.inf:
-        if largest == np.inf and states.dtype.itemsize == 2:  # it was finite before it was rounded
+        if (
+            dtype is Dtype.F16 and largest == np.inf and states.dtype.itemsize == 2
+        ):  # it was finite before it was rounded
             raise StatesUnfitError(
                 "A hidden state does not fit float16. Send the states of this model as float32."
             )

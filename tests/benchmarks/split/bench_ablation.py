@@ -92,9 +92,16 @@ def main(given: Any) -> None:
         files = cut(given.kind, given.layers, given.adapter)
         up, down = (1e6 * float(one) for one in given.link.split("/"))
         shaped = {ms: Link(ms, up, down) for ms in dict.fromkeys(cell.round_trip_ms for cell in wanted)}
-        with layer_server(files["cloud"], context=CONTEXT) as port, links(port, list(shaped.values())) as ports:
+        with (
+            layer_server(files["cloud"], context=CONTEXT) as port,
+            links(port, list(shaped.values())) as ports,
+        ):
             for part, ms in dict.fromkeys((cell.part, cell.round_trip_ms) for cell in wanted if todo[cell]):
-                group = {cell: ns for cell, ns in todo.items() if (cell.part, cell.round_trip_ms) == (part, ms) and ns}
+                group = {
+                    cell: ns
+                    for cell, ns in todo.items()
+                    if (cell.part, cell.round_trip_ms) == (part, ms) and ns
+                }
                 with AnswerProcess() as process:
                     for record in measure(process, group, files["device"], url(ports[shaped[ms]]), given):
                         answers[Cell(**record["cell"]), record["prompt"]] = record
@@ -151,14 +158,18 @@ def question(number: int, given: Any) -> list[dict[str, str]]:
         others.append(f"- {texts[place]}")
         words += len(texts[place].split())
     listed = "\n".join(others)
-    return [{"role": "user", "content": f"Here are questions from our box:\n{listed}\nAnswer this one: {asked}"}]
+    return [
+        {"role": "user", "content": f"Here are questions from our box:\n{listed}\nAnswer this one: {asked}"}
+    ]
 
 
 def params(tokens: int) -> dict[str, Any]:
     return {"temperature": 0.0, "seed": 1, "max_tokens": tokens}
 
 
-def evaluate(cell: Cell, answers: Mapping[tuple[Cell, int], Mapping[str, Any]], given: Any) -> dict[str, Any] | None:
+def evaluate(
+    cell: Cell, answers: Mapping[tuple[Cell, int], Mapping[str, Any]], given: Any
+) -> dict[str, Any] | None:
     """A row; None where there is no answer yet."""
     found = [answers[cell, n] for n in range(given.prompts) if (cell, n) in answers]
     if not found:
@@ -171,7 +182,10 @@ def evaluate(cell: Cell, answers: Mapping[tuple[Cell, int], Mapping[str, Any]], 
             between.append((came[-1][0] - came[0][0]) / tokens)
     reports = [one["report"] for one in found if one["report"] is not None]
     rounds = sum(count for one in reports for drafted, count in one["windows"] if drafted)
-    total = {key: sum(one[key] for one in reports) for key in ("drafted", "judged", "accepted", "distributed_tokens")}
+    total = {
+        key: sum(one[key] for one in reports)
+        for key in ("drafted", "judged", "accepted", "distributed_tokens")
+    }
     ahead = [sum(one["ahead"][place] for one in found) for place in (0, 1)]
     return asdict(cell) | {
         "answers": len(found),
@@ -210,9 +224,14 @@ def show(rows: Sequence[Mapping[str, Any]], given: Any) -> None:
     print("\nTBT without drafts over TBT with (above 1: drafting pays; PC on both sides):\n")
     print("| | " + " | ".join(f"{ms:g} ms" for ms in trips) + " |\n|" + "---|" * (1 + len(trips)))
     for name in ("SD+PC", "all", CHOSEN):
-        print(f"| {name} | {' | '.join(_gain(cells.get(('PC', ms)), cells.get((name, ms))) for ms in trips)} |")
+        print(
+            f"| {name} | {' | '.join(_gain(cells.get(('PC', ms)), cells.get((name, ms))) for ms in trips)} |"
+        )
     details("## Drafts, by round trip", [one for one in table if one["drafts"]], "way")
-    for part, title in (("eta", "## Sweep of eta"), ("k", "## Sweep of k, candidates for the last drafted token")):
+    for part, title in (
+        ("eta", "## Sweep of eta"),
+        ("k", "## Sweep of k, candidates for the last drafted token"),
+    ):
         details(title, [one for one in rows if one["part"] == part], part)
     print(f"\n{NOTE.format(cores=os.cpu_count())}")
 
@@ -226,8 +245,18 @@ def details(title: str, rows: Sequence[Mapping[str, Any]], what: str) -> None:
     print("|" + "---|" * 10)
     for one in rows:
         rate = "–" if one["acceptance"] is None else f"{one['acceptance']:.2f}"
-        cells = [f"{one['round_trip_ms']:g}", one["name"], _ms(one["between_s"]), f"{one['accept_length']:.2f}"]
-        cells += [f"{one['accepted_per_round']:.2f}", f"{one['drafted_per_round']:.2f}", rate, str(one["rounds"])]
+        cells = [
+            f"{one['round_trip_ms']:g}",
+            one["name"],
+            _ms(one["between_s"]),
+            f"{one['accept_length']:.2f}",
+        ]
+        cells += [
+            f"{one['accepted_per_round']:.2f}",
+            f"{one['drafted_per_round']:.2f}",
+            rate,
+            str(one["rounds"]),
+        ]
         cells += [str(one["ahead"][0]), str(one["ahead"][1])]
         print(f"| {' | '.join(cells)} |")
 

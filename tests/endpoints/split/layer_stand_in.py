@@ -51,7 +51,8 @@ class LayerStandIn:
     def __init__(
         self, cloud: Path, *, key: str | None = None, port: int = 0, slots: int = 6, **facts: object
     ):
-        self.model = StateModel(cloud, "cloud", context_tokens=1024, slots=slots, threads=1, most_rows=512)
+        context = int(facts.get("context_tokens", 1024))
+        self.model = StateModel(cloud, "cloud", context_tokens=context, slots=slots, threads=1, most_rows=512)
         file = self.model.file
         told = {
             "model": "tiny",

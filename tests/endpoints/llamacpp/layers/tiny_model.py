@@ -33,6 +33,7 @@ def tiny_llama(
     seed: int = 7,
     scale: float = 1.0,
     writes: bool = False,
+    ends: bool = True,
     quiet_from: int | None = None,
     more: dict[str, Any] | None = None,
     tensors: dict[str, tuple[int, ...]] | None = None,
@@ -53,7 +54,7 @@ def tiny_llama(
         seed: of the weights.
         scale: of the feed-forward's weights; a large one lets its numbers overflow.
         writes: the tokens are bytes, so that it takes any text; its answers are of letters, digits and punctuation, and
-            end now and then. It has a chat template. `vocabulary` and `tied` are ignored.
+            end now and then, unless `ends` is False. It has a chat template. `vocabulary` and `tied` are ignored.
         quiet_from: the layers from this one on change little, so that the first ones alone often choose the same token.
         more: further metadata: whole numbers, lists of them, floats or texts.
         tensors: further tensors, random, by name with numpy's shape.
@@ -109,7 +110,7 @@ def tiny_llama(
         if quiet:
             data *= 0.2
         if writes and name == "output.weight":
-            data[[0, 1, *range(3, 259)]] = 0.0
+            data[[0, 1, *range(3, 259), *([] if ends else [2])]] = 0.0
         if quantised and len(shape) == 2:
             kind = gguf.GGMLQuantizationType.Q8_0
             writer.add_tensor(name, gguf.quants.quantize(data, kind), raw_dtype=kind)
