@@ -17,6 +17,7 @@ from disco.speculate.messages import LONGEST_DRAFT
 from disco.speculate.predict import token_s
 from disco.speculate.seen import Seen, VerifyCurve
 from disco.speculate.windows import WINDOWS, window_of
+from disco.speculate.windows.answer_windows import window_for
 from disco.speculate.windows.network import INPUTS, Block, Network, inputs_of
 from disco.speculate.windows.stabilised import Stabilised
 
@@ -112,6 +113,20 @@ def test_dynamic_settles_where_accepted_of_drafted_lies_between_its_bounds(accep
 def test_confidence_leaves_the_end_to_the_drafter():
     window = window_of("confidence", eta=0.7, most=9)
     assert (window.choose(Seen()), window.stop_below) == (9, 0.7)
+
+
+@pytest.mark.parametrize("min_gain", [None, 0.05])
+@pytest.mark.parametrize(("eta", "stops_below"), [(0.3, 0.3), (0.0, 0.0), (None, 0.6)])
+def test_an_answers_window_takes_the_threshold_of_its_drafts(min_gain, eta, stops_below):
+    made = window_for("confidence", most=8, parallel=1, min_gain=min_gain, eta=eta)
+    assert made().stop_below == stops_below
+    others = window_for("dynamic", most=8, parallel=1, min_gain=min_gain, eta=eta)  # have no such threshold
+    assert others().stop_below == 0.0
+
+
+def test_a_threshold_out_of_range_is_refused_at_once():
+    with pytest.raises(ConfigurationError, match="eta"):
+        window_for("confidence", most=8, parallel=1, min_gain=None, eta=1.5)
 
 
 @given(A_SEEN, st.integers(1, 3), st.floats(0, 0.5))

@@ -29,10 +29,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "rounds"))
 sys.path.insert(0, str(Path(__file__).parent))
-from split_lab import NOTE, AnswerProcess, cut, layer_server, prompts, say, url  # isort: skip - finds the others
 from delay_link import Link, links
 from helpers.measuring import options
+from split_lab import NOTE, AnswerProcess, cut, layer_server, prompts, say, url
 
 CONTEXT = 640
 ETA, BRANCHES, MOST = 0.6, 2, 8
@@ -50,8 +52,17 @@ PAPER = {  # TTFT/TBT in ms, SpecBench and CNN/DM
 
 @dataclass(frozen=True)
 class Cell:
-    """One way at one round trip. `part`: which table. `eta` 0: the window chooses; `branches` 0: nothing ahead."""
+    """One way at one round trip.
 
+    Attributes:
+        setting: what is the same for all: weights, layers, adapter, link, reply, lengths.
+        part: which table.
+        name: the line.
+        eta: 0: the window chooses.
+        branches: k; 0: nothing is drafted ahead.
+    """
+
+    setting: str
     part: str
     name: str
     round_trip_ms: float
@@ -61,18 +72,28 @@ class Cell:
     branches: int
 
 
-def cells(given: Any) -> list[Cell]:
-    found = []
+def cells(given: Any, adapter: str) -> list[Cell]:
+    same = (
+        given.kind,
+        given.layers,
+        adapter,
+        given.link,
+        given.reply,
+        given.prompt_words,
+        given.tokens,
+        given.steps,
+    )
+    setting, found = " ".join(map(str, same)), []
     for ms in given.rtts:
         for name in TABLE:
             drafts = name not in ("none", "PC")
             chunks = "makespan" if "PC" in name or name == "all" else "all"
             branches = BRANCHES if "PD" in name or name == "all" else 0
-            found.append(Cell("table", name, ms, chunks, drafts, ETA, branches))
-        found.append(Cell("table", CHOSEN, ms, "makespan", True, 0.0, BRANCHES))
+            found.append(Cell(setting, "table", name, ms, chunks, drafts, ETA, branches))
+        found.append(Cell(setting, "table", CHOSEN, ms, "makespan", True, 0.0, BRANCHES))
     for ms in given.beside:
-        found += [Cell("eta", f"{eta:g}", ms, "makespan", True, eta, BRANCHES) for eta in given.etas]
-        found += [Cell("k", f"{k}", ms, "makespan", True, ETA, k) for k in given.branches]
+        found += [Cell(setting, "eta", f"{eta:g}", ms, "makespan", True, eta, BRANCHES) for eta in given.etas]
+        found += [Cell(setting, "k", f"{k}", ms, "makespan", True, ETA, k) for k in given.branches]
     return found
 
 
@@ -86,14 +107,14 @@ def main(given: Any) -> None:
         for line in out.read_text(encoding="utf-8").splitlines():
             one = json.loads(line)
             answers[Cell(**one["cell"]), one["prompt"]] = one
-    wanted = cells(given)
+    parts = cut(given.kind, given.layers, given.adapter)
+    wanted = cells(given, parts.adapter)
     todo = {cell: [n for n in range(given.prompts) if (cell, n) not in answers] for cell in wanted}
     if any(todo.values()) and not given.report:
-        files = cut(given.kind, given.layers, given.adapter)
         up, down = (1e6 * float(one) for one in given.link.split("/"))
         shaped = {ms: Link(ms, up, down) for ms in dict.fromkeys(cell.round_trip_ms for cell in wanted)}
         with (
-            layer_server(files["cloud"], context=CONTEXT) as port,
+            layer_server(parts.files["cloud"], context=CONTEXT) as port,
             links(port, list(shaped.values())) as ports,
         ):
             for part, ms in dict.fromkeys((cell.part, cell.round_trip_ms) for cell in wanted if todo[cell]):
@@ -103,12 +124,14 @@ def main(given: Any) -> None:
                     if (cell.part, cell.round_trip_ms) == (part, ms) and ns
                 }
                 with AnswerProcess() as process:
-                    for record in measure(process, group, files["device"], url(ports[shaped[ms]]), given):
+                    for record in measure(
+                        process, group, parts.files["device"], url(ports[shaped[ms]]), given
+                    ):
                         answers[Cell(**record["cell"]), record["prompt"]] = record
                         with out.open("a", encoding="utf-8") as file:
                             file.write(json.dumps(record) + "\n")
     rows = [row for cell in wanted if (row := evaluate(cell, answers, given)) is not None]
-    show(rows, given)
+    show(rows, given, parts.adapter)
     if given.json:
         Path(given.json).write_text(json.dumps(rows, indent=1), encoding="utf-8")
 
@@ -203,14 +226,14 @@ def evaluate(
     }
 
 
-def show(rows: Sequence[Mapping[str, Any]], given: Any) -> None:
+def show(rows: Sequence[Mapping[str, Any]], given: Any, adapter: str) -> None:
     if not rows:
         print("Nothing is measured yet.")
         return
     sizes = sorted(one["prompt_tokens"] for one in rows)
     print(
         f"Link {given.link} MB/s up/down, reply {given.reply!r}, prompts of about {median(sizes):.0f} tokens, "
-        f"{given.tokens} tokens of an answer; adapter: {Path(given.adapter).stem}.\n"
+        f"{given.tokens} tokens of an answer; adapter: {adapter}.\n"
     )
     table = [one for one in rows if one["part"] == "table"]
     trips = list(dict.fromkeys(one["round_trip_ms"] for one in table))
@@ -281,7 +304,7 @@ if __name__ == "__main__":
             __doc__,
             kind=("Q8_0", "kind of weights"),
             layers=(2, "that the device keeps"),
-            adapter=("untrained", "a trained adapter (.npz), or `untrained`"),
+            adapter=("shipped", "`shipped`, an adapter's file (.npz), or `untrained`"),
             link=("0.5/1", "MB/s up/down"),
             rtts=([0.0, 10.0, 30.0, 60.0, 120.0], "round trips of the table, ms"),
             beside=([30.0, 120.0], "round trips of the sweeps, ms"),

@@ -21,16 +21,17 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "rounds"))
 sys.path.insert(0, str(Path(__file__).parent))
 import numpy as np
-
-from split_lab import AnswerProcess, cut, layer_server, model_file, prompts, say, url  # isort: skip - finds the others
 from helpers.measuring import options
 from near_ties import Lab, Noise
+from split_lab import AnswerProcess, cut, layer_server, model_file, prompts, say, url
 
 from disco.endpoints.llamacpp.layers.device_model import DeviceModel
 from disco.endpoints.llamacpp.layers.layer_files import Part
@@ -79,23 +80,22 @@ class Results:
             file.write(json.dumps(one) + "\n")
 
 
-def cells(given: Any) -> list[Cell]:
+def cells(given: Any, adapter: str) -> list[Cell]:
     """All combinations of the split model, those of one endpoint behind each other."""
-    adapter = "none" if given.adapter == "none" else Path(given.adapter).stem
     return [
         Cell(given.kind, given.layers, adapter, wire, chunk, window, temperature)
         for wire in given.wires
         for chunk in given.chunks
         for window in given.windows
-        if not (window and given.adapter == "none")
+        if not (window and adapter == "none")
         for temperature in given.temperatures
     ]
 
 
 def main(given: Any) -> None:
     results, texts = Results(Path(given.out)), prompts()[: given.prompts]
-    wanted = cells(given)
-    files = cut(given.kind, given.layers, given.adapter)
+    parts = cut(given.kind, given.layers, given.adapter)
+    files, wanted = parts.files, cells(given, parts.adapter)
     if not given.report:
         everything = [*dict.fromkeys(cell.whole for cell in wanted), *wanted]
         todo = [cell for cell in everything if _missing(cell, results, given)]
@@ -229,6 +229,11 @@ def compare(
             if any(one[key] != own[key] for key in ("ids", "text", "finish_reason"))
         ]
         differing += [(cell, n) for n in others]
+        undrafted = replace(cell, window=0)
+        beside = [
+            (one, results.found[undrafted, n]) for n, one, _ in pairs if (undrafted, n) in results.found
+        ]
+        changed = sum(one["ids"] != other["ids"] for one, other in beside)
         reports = [one["report"] for _, one, _ in pairs if one.get("report")]
         counts = {
             name: sum(one[name] for one in reports)
@@ -238,7 +243,11 @@ def compare(
         rows.append(
             asdict(cell)
             | {"answers": len(pairs), "tokens": sum(len(own["ids"]) for _, _, own in pairs)}
-            | {"differing": len(others), "ahead": ahead}
+            | {
+                "differing": len(others),
+                "changed_by_drafts": changed if cell.window else None,
+                "ahead": ahead,
+            }
             | counts
         )
     return rows, differing
@@ -322,14 +331,15 @@ def show(
     rounding: Sequence[float],
     looked: Sequence[Mapping[str, Any]],
 ) -> None:
-    print("| weights | wire | chunk | window | T | answers | tokens | of drafting | rounds | accepted of judged | ahead, "
-          "used | differing |")  # fmt: skip
-    print("|" + "---|" * 12)
+    print("| weights | wire | chunk | window | T | answers | tokens | of drafting | rounds | accepted of judged "
+          "| ahead, used | differing | from the same undrafted |")  # fmt: skip
+    print("|" + "---|" * 13)
     for one in rows:
         rate = f"{one['accepted']} of {one['judged']}" if one["judged"] else "–"
         cells = [one["kind"], one["wire"], one["chunk"], one["window"], one["temperature"], one["answers"]]
         cells += [one["tokens"], one["distributed_tokens"], one["rounds"], rate]
         cells += [f"{one['ahead'][0]}, {one['ahead'][1]}", one["differing"]]
+        cells.append("–" if one["changed_by_drafts"] is None else one["changed_by_drafts"])
         print(f"| {' | '.join(map(str, cells))} |")
     answers, differing = (sum(one[name] for one in rows) for name in ("answers", "differing"))
     print(f"\n{differing} of {answers} answers differ, {sum(one['tokens'] for one in rows)} tokens in all.")
@@ -361,7 +371,7 @@ if __name__ == "__main__":
             __doc__,
             kind=("Q8_0", "kind of weights, such as F16, Q8_0"),
             layers=(2, "that the device keeps"),
-            adapter=("untrained", "a trained adapter (.npz), `untrained`, or `none`"),
+            adapter=("shipped", "`shipped`, an adapter's file (.npz), `untrained` or `none`"),
             prompts=(64, "how many of the prompts"),
             tokens=(32, "most tokens of an answer"),
             wires=(["float32", "float16"], "formats of states on the wire"),

@@ -26,15 +26,18 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "rounds"))
 sys.path.insert(0, str(Path(__file__).parent))
-from split_lab import NOTE, AnswerProcess, cut, layer_server, say, url  # isort: skip - finds the others
 from delay_link import Link, links
 from depths import WS_BYTES
 from helpers.measuring import options
+from split_lab import NOTE, AnswerProcess, cut, layer_server, say, url
 
 from disco.endpoints.llamacpp.layers.layer_files import Part, read_layer_file
 from disco.endpoints.split.wire import HEADER_BYTES
@@ -56,7 +59,7 @@ def main(given: Any) -> None:
     known = (
         [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()] if out.exists() else []
     )
-    records = {(one["link"], one["prompt"]): one for one in known}
+    records = {(one["link"], one["prompt"]): one for one in known if one["kind"] == given.kind}
     todo = [
         (link, tokens)
         for link in given.links
@@ -65,7 +68,7 @@ def main(given: Any) -> None:
         and not (float(link.split("/")[0]) <= SLOWEST_MBPS and tokens > SLOW_TOKENS)
     ]
     if todo and not given.report:
-        files = cut(given.kind, given.layers, "none")
+        files = cut(given.kind, given.layers, "none").files
         context = max(given.prompts) + 64
         shaped = {
             link: Link(2 * ONE_WAY_MS, *(1e6 * float(one) for one in link.split("/"))) for link in given.links
@@ -80,6 +83,7 @@ def main(given: Any) -> None:
                     bench.open()
                     for tokens in (tokens for one, tokens in todo if one == link):
                         record = {
+                            "kind": given.kind,
                             "link": link,
                             "prompt": tokens,
                             **bench.measure(tokens, _repeats(tokens, given)),
@@ -154,7 +158,7 @@ class Bench:
                     "ask", name=name, messages=self._prompt(name, tokens), **self._params(9)
                 )
                 came = answer["came"]
-                gaps = [b - a for (a, _), (b, _) in zip(came, came[1:], strict=False)]
+                gaps = [b - a for (a, _), (b, _) in pairwise(came)]
                 live[name].append(
                     {
                         "chunk": answer["chunk"],
@@ -185,7 +189,7 @@ class Bench:
         }
         # Head and sampling: what is left of a token's time without a link.
         came = call("ask", name="direct", messages=self._prompt("direct", tokens), **self._params(17))["came"]
-        token_s = median(b - a for (a, _), (b, _) in zip(came, came[1:], strict=False))
+        token_s = median(b - a for (a, _), (b, _) in pairwise(came))
         elsewhere_s = found["direct_rtt_s"] + found["cloud"]["last_s"]
         found["here_s"] = max(0.0, token_s - elsewhere_s)  # the device's layers, head and sampling
         found["up_bps"], found["down_bps"] = self._link.up_bps, self._link.down_bps
@@ -271,8 +275,8 @@ def show(rows: Sequence[Mapping[str, Any]]) -> None:
         print("Nothing is measured yet.")
         return
     print("## Time to the first token, and between tokens, ms\n")
-    print("| link up/down MB/s | prompt | reply | cut | chunk | TTFT live | recursion | off % | × none | × (3) | TBT live | "
-          "predicted | off % |")  # fmt: skip
+    print("| link up/down MB/s | prompt | reply | cut | chunk | TTFT live | recursion | off % | × none | × (3) | "
+          "TBT live | predicted | off % |")  # fmt: skip
     print("|" + "---|" * 13)
     for one in rows:
         cells = [one["link"], one["prompt"], one["reply"], one["rule"], one["chunk"]]

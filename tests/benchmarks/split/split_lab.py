@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import multiprocessing
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "rounds"))
+sys.path.insert(0, str(Path(__file__).parent))
 import numpy as np
 from answer_process import serve
 from helpers import tests_path  # noqa: F401 - finds the tests' helpers
@@ -25,6 +28,7 @@ from disco.errors import ModelFileError
 __all__ = [
     "NOTE",
     "AnswerProcess",
+    "Cut",
     "cut",
     "layer_server",
     "model_file",
@@ -40,39 +44,57 @@ NOTE = (
 )
 
 
-def cut(kind: str, layers: int, adapter: str) -> dict[Part, Path]:
+@dataclass(frozen=True)
+class Cut:
+    """A model's parts, and a name for its adapter that no other one has."""
+
+    files: Mapping[Part, Path]
+    adapter: str
+
+
+def cut(kind: str, layers: int, adapter: str) -> Cut:
     """Cut SmolLM2 with weights of a kind; done once.
 
     Args:
         kind: of weights, such as Q8_0.
         layers: that the device keeps.
-        adapter: a file of `disco adapter train` with its tensors (.npz); "none": nothing is drafted; "untrained": an
-            adapter that changes nothing, but is marked as one, so that drafts are made. They are seldom right.
+        adapter: a file of `disco adapter train` (.npz); "shipped": disco's own, else "untrained"; "none": nothing is
+            drafted; "untrained": one that changes nothing, but is marked as one, so that drafts are made. They are
+            seldom right.
     """
     source = model_file(kind)
-    given = Path(adapter) if adapter.endswith(".npz") else None
-    folder = FOLDER / f"split-{layers}-{adapter if given is None else given.stem}"
+    tensors = _adapter(adapter, source, layers)
+    name = "none"
+    if tensors is not None:
+        digest = hashlib.sha256(b"".join(tensors[key].tobytes() for key in sorted(tensors))).hexdigest()[:6]
+        kept = "untrained" if len(tensors) == 1 else Path(adapter).stem
+        name = f"{kept}-{digest}"
+    folder = FOLDER / f"split-{layers}-{name}"
     files = cut_files(source, folder)
-    newest_s = max(one.stat().st_mtime for one in (source, given) if one is not None)
     try:
         is_cut = all(read_layer_file(file, part).layers == layers for part, file in files.items())
     except ModelFileError:
         is_cut = False
-    if is_cut and min(file.stat().st_mtime for file in files.values()) > newest_s:
-        return files
-    say(f"cutting {source.name} behind layer {layers}, adapter: {adapter}")
-    return cut_model(source, layers, folder, adapter=_adapter(adapter))
+    if not is_cut or min(file.stat().st_mtime for file in files.values()) < source.stat().st_mtime:
+        say(f"cutting {source.name} behind layer {layers}, adapter: {name}")
+        files = cut_model(source, layers, folder, adapter=tensors)
+    return Cut(files, name)
 
 
-def _adapter(name: str) -> dict[str, Any] | None:
+def _adapter(name: str, source: Path, layers: int) -> dict[str, Any] | None:
     if name == "none":
         return None
-    if name == "untrained":
-        return {
-            "attn_norm.weight": np.ones(HIDDEN, np.float32)
-        }  # the other tensors are zeros: nothing is added
-    with np.load(name) as tensors:
-        return dict(tensors)
+    if name == "shipped":
+        from disco.endpoints.llamacpp.layers.adapter_file import shipped_adapter
+
+        shipped = shipped_adapter(source, layers)
+        if shipped is not None:
+            return shipped.tensors
+        say("no adapter is shipped for this model: an untrained one drafts")
+    if name in ("shipped", "untrained"):
+        return {"attn_norm.weight": np.ones(HIDDEN, np.float32)}  # the rest is zeros: nothing is added
+    with np.load(name) as file:
+        return {key: file[key].astype(np.float32) for key in file.files if key != "facts"}
 
 
 @contextmanager
