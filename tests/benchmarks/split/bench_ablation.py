@@ -23,7 +23,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -138,9 +138,9 @@ def main(given: Any) -> None:
 
 def measure(
     process: AnswerProcess, group: Mapping[Cell, Sequence[int]], device: Path, base_url: str, given: Any
-) -> list[dict[str, Any]]:
-    """The answers of all ways at one round trip, by turns."""
-    began_s, found = time.monotonic(), []
+) -> Iterator[dict[str, Any]]:
+    """Yield the answers of all ways at one round trip, by turns."""
+    began_s, count = time.monotonic(), 0
     for cell in group:
         window: dict[str, Any] = {"window": 0}
         if cell.drafts:
@@ -165,9 +165,9 @@ def measure(
         for cell in random.sample(turn, len(turn)):
             answer = process.call("ask", name=cell.name, messages=question(n, given), **params(given.tokens))
             keys = ("came", "chunk", "prompt_tokens", "report", "ahead", "finish_reason")
-            found.append({"cell": asdict(cell), "prompt": n} | {key: answer[key] for key in keys})
-    say(f"{cell.part}, {cell.round_trip_ms:g} ms: {len(found)} answers in {time.monotonic() - began_s:.0f} s")
-    return found
+            yield {"cell": asdict(cell), "prompt": n} | {key: answer[key] for key in keys}
+            count += 1
+    say(f"{cell.part}, {cell.round_trip_ms:g} ms: {count} answers in {time.monotonic() - began_s:.0f} s")
 
 
 def question(number: int, given: Any) -> list[dict[str, str]]:
@@ -235,7 +235,19 @@ def show(rows: Sequence[Mapping[str, Any]], given: Any, adapter: str) -> None:
         f"Link {given.link} MB/s up/down, reply {given.reply!r}, prompts of about {median(sizes):.0f} tokens, "
         f"{given.tokens} tokens of an answer; adapter: {adapter}.\n"
     )
-    table = [one for one in rows if one["part"] == "table"]
+    if table := [one for one in rows if one["part"] == "table"]:
+        ablation(table)
+    details("## Drafts, by round trip", [one for one in table if one["drafts"]], "way")
+    for part, title in (
+        ("eta", "## Sweep of eta"),
+        ("k", "## Sweep of k, candidates for the last drafted token"),
+    ):
+        details(title, [one for one in rows if one["part"] == part], part)
+    print(f"\n{NOTE.format(cores=os.cpu_count())}")
+
+
+def ablation(table: Sequence[Mapping[str, Any]]) -> None:
+    """The paper's table, a column for each round trip, and what drafting gains."""
     trips = list(dict.fromkeys(one["round_trip_ms"] for one in table))
     cells = {(one["name"], one["round_trip_ms"]): one for one in table}
     print("## TTFT/TBT in ms, by round trip\n")
@@ -250,13 +262,6 @@ def show(rows: Sequence[Mapping[str, Any]], given: Any, adapter: str) -> None:
         print(
             f"| {name} | {' | '.join(_gain(cells.get(('PC', ms)), cells.get((name, ms))) for ms in trips)} |"
         )
-    details("## Drafts, by round trip", [one for one in table if one["drafts"]], "way")
-    for part, title in (
-        ("eta", "## Sweep of eta"),
-        ("k", "## Sweep of k, candidates for the last drafted token"),
-    ):
-        details(title, [one for one in rows if one["part"] == part], part)
-    print(f"\n{NOTE.format(cores=os.cpu_count())}")
 
 
 def details(title: str, rows: Sequence[Mapping[str, Any]], what: str) -> None:
