@@ -8,14 +8,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
 from disco.adapter.answers import Answer, answer_tokens
 from disco.adapter.model_facts import ModelFacts, read_facts
+from disco.adapter.network import Block
 from disco.adapter.prompts import held_out_prompts, training_prompts
+from disco.adapter.recipe import Recipe
 from disco.adapter.teacher import Teacher, Wish
+from disco.adapter.training import Progress, agreement, train
 from disco.endpoints.llamacpp.layers.adapter_file import Adapter, AdapterFacts, weights_name
 from disco.errors import ConfigurationError
 
@@ -48,7 +51,7 @@ class Order:
 
     path: Path
     layers: int
-    block: str = "full"
+    block: Block = "full"
     tokens: int = 400_000
     seconds: float = 1800.0
     threads: int = 1
@@ -61,8 +64,8 @@ class Watcher(Protocol):
     def writing(self, what: str, tokens: int, seconds: float) -> None:
         """Take how many tokens of answers are written after so many seconds; `what`: "held-out" or "training"."""
 
-    def training(self, progress: Any) -> None:
-        """Take a `training.Progress`."""
+    def training(self, progress: Progress) -> None:
+        """Take how far the training is."""
 
 
 def require_torch() -> None:
@@ -91,10 +94,8 @@ def make_adapter(order: Order, watcher: Watcher, *, clock: Callable[[], float] =
 
     import torch  # noqa: PLC0415 - optional
 
-    from disco.adapter.training import Recipe, agreement, train  # noqa: PLC0415 - needs torch
-
     torch.set_num_threads(order.threads)
-    recipe = Recipe(block="attention" if order.block == "attention" else "full", seed=order.seed)
+    recipe = Recipe(block=order.block, seed=order.seed)
     layer = train(
         facts,
         answers,
@@ -106,7 +107,7 @@ def make_adapter(order: Order, watcher: Watcher, *, clock: Callable[[], float] =
     )
     # What is kept is measured: the numbers of 16 bits.
     with torch.no_grad():
-        for one in layer.parameters():
+        for one in layer.weights.values():
             one.copy_(one.half().float())
     reached = dict.fromkeys(HELD_OUT_TEMPERATURES, 0.0)
     for temperature in {one.temperature for one in held_out}:
@@ -123,7 +124,7 @@ def make_adapter(order: Order, watcher: Watcher, *, clock: Callable[[], float] =
             made=f"disco adapter train, {recipe.block} block, {answer_tokens(answers):,} tokens, "
             f"{(clock() - began_at) / 60:.0f} min on {order.threads} threads",
         ),
-        {name: np.asarray(one, np.float32) for name, one in layer.tensors().items()},
+        layer.tensors(),
     )
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from typing import Any
 
 from disco.adapter.making import Order, make_adapter, require_torch
+from disco.adapter.training import Progress
 from disco.cli.console import Screen
 from disco.cli.measurement.quality.model_argument import model_file
 from disco.endpoints.llamacpp.layers.adapter_file import fits_weights, put_adapter, write_adapter
@@ -36,7 +36,7 @@ class _Told:
         if seconds > 0:
             self._screen.line(f"  {what} answers: {tokens:>8,} tokens, {tokens / seconds:,.0f} a second")
 
-    def training(self, progress: Any) -> None:
+    def training(self, progress: Progress) -> None:
         self._screen.line(
             f"  training: {progress.share:4.0%} after {progress.seconds:,.0f} s, {progress.tokens:>9,} tokens, "
             f"loss {progress.loss:.3f}, held-out acceptance {progress.acceptance:.3f}"

@@ -24,6 +24,8 @@ import numpy as np
 from disco.adapter.answers import Answer, answer_tokens, load_answers, save_answers
 from disco.adapter.making import Order, write_answers
 from disco.adapter.model_facts import ModelFacts, read_facts
+from disco.adapter.recipe import Recipe
+from disco.adapter.training import agreement, train
 from disco.endpoints.llamacpp.layers.adapter_file import (
     Adapter,
     AdapterFacts,
@@ -120,8 +122,6 @@ def main() -> None:
         return
 
     import torch
-
-    from disco.adapter.training import Recipe, agreement, train
 
     torch.set_num_threads(given.threads)
     print("| block | data, tokens | passes | seen | T = 0 | T = 0.8 |\n|---|---|---|---|---|---|")
