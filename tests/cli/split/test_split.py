@@ -60,7 +60,7 @@ def test_a_trained_adapter_is_not_thrown_away(tiny, tmp_path, monkeypatch, capsy
     cut_model(tiny, 2, tmp_path, adapter={"attn_norm.weight": np.ones(64, np.float32)})
     again = ["split", "cut", str(tiny), "--out", str(tmp_path)]
     assert main(again) == 2
-    assert "holds an adapter that was trained, and would lose it." in capsys.readouterr().err
+    assert "holds a trained adapter, which would be replaced." in capsys.readouterr().err
     assert main([*again, "--replace"]) == 0
     assert main(again) == 0
 
