@@ -29,6 +29,11 @@ def add_split(commands: Any) -> argparse.ArgumentParser:
     _add_layers(cut)
     cut.add_argument("--out", metavar="FOLDER", help="where the files are written (default: NAME-split)")
     cut.add_argument(
+        "--adapter",
+        metavar="FILE",
+        help="of `disco adapter train`, or none (default: the one that disco ships for this model, if it does)",
+    )
+    cut.add_argument(
         "--replace", action="store_true", help="replace a file of the device whose adapter was trained"
     )
     cut.add_argument(

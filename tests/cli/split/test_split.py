@@ -13,7 +13,7 @@ from disco.cli import main
 from disco.cli.split.split_audit import TextAudit, shares
 from disco.endpoints.llamacpp.layers import cut_check
 from disco.endpoints.llamacpp.layers.cut import cut_model
-from disco.endpoints.llamacpp.layers.layer_files import cut_files
+from disco.endpoints.llamacpp.layers.layer_files import cut_files, read_layer_file
 from tests.endpoints.llamacpp.layers.tiny_model import tiny_llama
 
 TEXT = " ".join(f"w{number}" for number in (3, 9, 27, 81, 40, 11, 5, 5, 62, 17))
@@ -63,6 +63,32 @@ def test_a_trained_adapter_is_not_thrown_away(tiny, tmp_path, monkeypatch, capsy
     assert "holds a trained adapter, which would be replaced." in capsys.readouterr().err
     assert main([*again, "--replace"]) == 0
     assert main(again) == 0
+
+
+@pytest.mark.real
+def test_an_adapter_that_is_named_or_shipped_goes_into_the_devices_file(tiny, tmp_path, monkeypatch, capsys):
+    from disco.adapter.model_facts import read_facts
+    from disco.endpoints.llamacpp.layers import adapter_file
+
+    monkeypatch.setattr("disco.cli.split.split_cut.check_cut", lambda *_: cut_check.CutCheck(24, 0.0, 0))
+    device = cut_files(tiny, tmp_path / "parts")["device"]
+    command = ["split", "cut", str(tiny), "--out", str(tmp_path / "parts")]
+    known = adapter_file.AdapterFacts(adapter_file.weights_name(tiny), 2, "full", 100, 0.25, 0.3)
+    (tmp_path / "data").mkdir()
+    file = tmp_path / "data" / "tiny.m2.npz"
+    adapter_file.write_adapter(file, read_facts(tiny, 2).layer, known)
+    assert main([*command, "--adapter", "none"]) == 0
+    assert "Without an adapter nothing is drafted" in capsys.readouterr().out
+    assert not read_layer_file(device, "device").has_adapter
+    assert main([*command, "--adapter", str(file)]) == 0
+    assert "drafts the model's own token at 25% of the positions" in capsys.readouterr().out
+    assert read_layer_file(device, "device").has_adapter
+    assert main([*command, "--adapter", "none"]) == 2  # it would be lost
+    assert main([*command, "--layers", "1", "--adapter", str(file)]) == 2
+    assert "trained behind 2 layers" in capsys.readouterr().err
+    monkeypatch.setattr(adapter_file, "files", lambda package: tmp_path)
+    assert main(command) == 0  # the same one, now shipped
+    assert read_layer_file(device, "device").has_adapter
 
 
 @pytest.mark.real

@@ -29,6 +29,7 @@ __all__ = [
     "AdapterFacts",
     "fits",
     "fits_weights",
+    "holds",
     "put_adapter",
     "read_adapter",
     "shipped_adapter",
@@ -185,17 +186,43 @@ def shipped_adapter(source: Path, layers: int) -> Adapter | None:
 
     Raises:
         ConfigurationError: the package `gguf` is missing.
-        ModelFileError: the model's file is not usable.
     """
     weights: str | None = None
     for file in sorted(files("disco.endpoints.llamacpp.layers").joinpath("data").iterdir(), key=str):
         if not file.name.endswith(f".m{layers}.npz"):
             continue
-        weights = weights or weights_name(source)
+        try:
+            weights = weights or weights_name(source)
+        except (
+            ModelFileError,
+            ValueError,
+            KeyError,
+            IndexError,
+        ):  # gguf's reader of a file that it cannot read
+            return None  # whoever asked says better what is wrong with it
         adapter = read_adapter(Path(str(file)))
         if (adapter.facts.weights, adapter.facts.layers) == (weights, layers):
             return adapter
     return None
+
+
+def holds(device: Path, adapter: Adapter) -> bool:
+    """Return whether a device's file has this adapter.
+
+    Raises:
+        ConfigurationError: the package `gguf` is missing.
+        ModelFileError: the file is no device's part.
+    """
+    gguf = require_gguf()
+    known = read_layer_file(device, "device")
+    if not known.has_adapter:
+        return False
+    there = {one.name: one.data for one in gguf.GGUFReader(device).tensors}
+    return all(
+        (found := there.get(f"blk.{known.layers}.{name}")) is not None
+        and np.array_equal(found.astype(np.float16), one.astype(np.float16))
+        for name, one in adapter.tensors.items()
+    )
 
 
 def put_adapter(device: Path, adapter: Adapter) -> None:

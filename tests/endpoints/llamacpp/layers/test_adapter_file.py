@@ -12,6 +12,7 @@ from disco.endpoints.llamacpp.layers.adapter_file import (
     AdapterFacts,
     fits,
     fits_weights,
+    holds,
     put_adapter,
     read_adapter,
     shipped_adapter,
@@ -108,14 +109,20 @@ def test_a_shipped_adapter_is_found_by_weights_and_layers(adapter, whole, tmp_pa
     assert found.facts == adapter.facts
     assert shipped_adapter(whole, 3) is None
     assert shipped_adapter(tiny_llama(tmp_path / "other.gguf", seed=8), 2) is None
+    assert shipped_adapter(tmp_path / "none.gguf", 2) is None
 
 
 def test_an_adapter_put_into_a_devices_file_is_the_one_that_cutting_puts_there(adapter, whole, tmp_path):
     cut = cut_model(whole, 2, tmp_path / "with", adapter=adapter.tensors)["device"]
     device = cut_model(whole, 2, tmp_path / "without")["device"]
     assert not read_layer_file(device, "device").has_adapter
+    assert not holds(device, adapter)
     put_adapter(device, adapter)
     assert read_layer_file(device, "device").has_adapter
+    assert holds(device, adapter)
+    assert holds(cut, adapter)
+    other = {name: 2 * one for name, one in adapter.tensors.items()}
+    assert not holds(device, Adapter(adapter.facts, other))
     there, wanted = (gguf.GGUFReader(one) for one in (device, cut))
     assert {name: one.contents() for name, one in there.fields.items() if not name.startswith("GGUF.")} == {
         name: one.contents() for name, one in wanted.fields.items() if not name.startswith("GGUF.")
