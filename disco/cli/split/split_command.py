@@ -61,7 +61,34 @@ def add_split(commands: Any) -> argparse.ArgumentParser:
         "--json", action="store_true", help="print the results as JSON, and all else on standard error"
     )
     audit.set_defaults(run=_audit)
+    _add_check(subcommands)
     return parser
+
+
+def _add_check(subcommands: Any) -> None:
+    check = subcommands.add_parser(
+        "check",
+        help="measure a split with its server: the link, the chunks, and whether drafting pays",
+        description="Asks a layer server what it has, measures the link and both sides, and writes sample answers with "
+        "and without drafts.",
+    )
+    check.add_argument("device", metavar="DEVICE_FILE", help="NAME.device.gguf; NAME.head.gguf is beside it")
+    check.add_argument("--base-url", metavar="URL", required=True, help="of the layer server")
+    check.add_argument(
+        "--key-file", metavar="FILE", help="holds the server's key (default: $DISCO_SERVER_KEY)"
+    )
+    check.add_argument(
+        "--wire", choices=("float16", "float32"), default="float16", help="how states are sent (%(default)s)"
+    )
+    check.add_argument("--prompts", metavar="FILE", help="one prompt a line (default: four shipped ones)")
+    check.add_argument("--tokens", type=int, default=48, metavar="N", help="of each answer (%(default)s)")
+    check.add_argument(
+        "--threads", type=int, default=1, metavar="N", help="of the device's part (%(default)s)"
+    )
+    check.add_argument(
+        "--json", action="store_true", help="print the results as JSON, and all else on standard error"
+    )
+    check.set_defaults(run=_check)
 
 
 def _add_layers(parser: argparse.ArgumentParser) -> None:
@@ -80,3 +107,9 @@ def _audit(screen: Screen, arguments: argparse.Namespace) -> int:
     from disco.cli.split.split_audit import run_audit  # noqa: PLC0415 - as above
 
     return run_audit(screen, arguments, usual_layers=_LAYERS)
+
+
+async def _check(screen: Screen, arguments: argparse.Namespace) -> int:
+    from disco.cli.split.split_check import run_check  # noqa: PLC0415 - as above
+
+    return await run_check(screen, arguments)

@@ -19,6 +19,8 @@ _TRIES: Final = 3
 _PROBE_BYTES: Final = 65_536
 _FEWEST_ROWS: Final = 8
 _FASTEST_BPS: Final = 1e9  # beyond this, what is measured is the two programs
+_DEVICE_TRIES: Final = 3
+_FEW_ROWS: Final = 16
 _CURVE_ROWS: Final = (1, 4, 16, 64, 256)
 
 
@@ -103,9 +105,12 @@ def device_curve(
     sizes: Sequence[int] = [rows for rows in _CURVE_ROWS if rows <= most_rows]
     compute(1)  # the first pass allocates
     for rows in sizes:
-        began_at = clock()
-        compute(rows)
-        points.append((rows, clock() - began_at))
+        shortest = float("inf")  # nothing makes a pass shorter than it is
+        for _ in range(_DEVICE_TRIES if rows <= _FEW_ROWS else 1):
+            began_at = clock()
+            compute(rows)
+            shortest = min(shortest, clock() - began_at)
+        points.append((rows, shortest))
     return VerifyCurve(points)
 
 

@@ -27,7 +27,7 @@ from disco.endpoints.split.layer_link import LayerLink, LayerServer
 from disco.endpoints.split.link_meter import Answered, LinkMeter, device_curve
 from disco.endpoints.split.wire import HEADER_BYTES, MOST_WANTED
 from disco.errors import ModelFileError
-from disco.speculate.chunks import Reply, equation3, makespan_chunk
+from disco.speculate.chunks import Reply, SplitPath, equation3, makespan_chunk
 from disco.speculate.layer_facts import LayerFacts
 from disco.speculate.seen import VerifyCurve
 
@@ -152,6 +152,11 @@ class SplitModel:
         return self.device.grammar_vocabulary
 
     @property
+    def way(self) -> SplitPath:
+        """What is known of the device, the link and the cloud by now."""
+        return self.meter.path(self._device_s, self._link.state_bytes)
+
+    @property
     def link(self) -> LayerLink:
         """The connection."""
         return self._link
@@ -201,7 +206,7 @@ class SplitModel:
         elif isinstance(chunks, int):
             chunk = chunks
         else:
-            path = self.meter.path(self._device_s, self._link.state_bytes)
+            path = self.way
             best = (
                 equation3(path, prompt_tokens)
                 if chunks == "equation3"
