@@ -59,11 +59,26 @@ def scripted(server, script):
         server.script = lambda _at, _frame: None
 
 
+def seldom(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 FRAMES = [0, 1, CHUNKS - 1, CHUNKS, CHUNKS + 1, CHUNKS + 4]  # of the prompt, and of windows
 
 
-@pytest.mark.parametrize("drafted", [False, True])
-@pytest.mark.parametrize("what", ["drop", "drop after", "lost", "twice"])
+@pytest.mark.parametrize(
+    ("what", "drafted"),
+    [
+        ("drop", True),
+        ("drop after", False),
+        ("lost", True),
+        seldom("twice", True),
+        seldom("drop", False),
+        seldom("drop after", True),
+        seldom("lost", False),
+        seldom("twice", False),
+    ],
+)
 def test_a_link_that_breaks_at_any_frame_and_a_server_that_forgets(tiny, stand_in, wanted, what, drafted):
     async def main():
         async with running(split_of(tiny, stand_in, drafted=drafted, chunks=16, branches=2)) as split:
@@ -138,7 +153,7 @@ def failure_of(tiny, server, script=None, *, request=REQUEST, then=True, **optio
     return anyio.run(main)
 
 
-@pytest.mark.parametrize(("first", "drafted"), [(0, False), (2, False), (CHUNKS + 2, True)])
+@pytest.mark.parametrize(("first", "drafted"), [seldom(0, False), (2, False), (CHUNKS + 2, True)])
 def test_a_server_that_says_nothing_any_more(tiny, stand_in, first, drafted):
     failure = failure_of(
         tiny, stand_in, lambda at, _frame: "silent" if at >= first else None, drafted=drafted
@@ -148,15 +163,16 @@ def test_a_server_that_says_nothing_any_more(tiny, stand_in, first, drafted):
 
 
 @pytest.mark.parametrize(
-    ("what", "kind"),
+    ("what", "number", "kind"),
     [
-        ("garbage", FailureKind.GARBAGE),
-        ("text", FailureKind.GARBAGE),
-        ("busy", FailureKind.RATE_LIMIT),
-        ("failed", FailureKind.SERVER),
+        ("garbage", 1, FailureKind.GARBAGE),
+        ("busy", CHUNKS + 2, FailureKind.RATE_LIMIT),
+        ("failed", 1, FailureKind.SERVER),
+        seldom("text", CHUNKS + 2, FailureKind.GARBAGE),
+        seldom("garbage", CHUNKS + 2, FailureKind.GARBAGE),
+        seldom("busy", 1, FailureKind.RATE_LIMIT),
     ],
 )
-@pytest.mark.parametrize("number", [1, CHUNKS + 2])
 def test_a_server_that_lies_or_refuses(tiny, stand_in, what, kind, number):
     failure = failure_of(tiny, stand_in, once(what, number))
     assert failure.kind is kind
@@ -196,8 +212,8 @@ def test_a_server_that_talks_of_other_things_for_ever(tiny, stand_in):
     [
         (401, FailureKind.AUTHENTICATION, openai.AuthenticationError),
         (409, FailureKind.UNSERVED, ConfigurationError),
-        (429, FailureKind.RATE_LIMIT, openai.RateLimitError),
-        (500, FailureKind.SERVER, openai.APIStatusError),
+        seldom(429, FailureKind.RATE_LIMIT, openai.RateLimitError),
+        seldom(500, FailureKind.SERVER, openai.APIStatusError),
     ],
 )
 def test_a_server_that_refuses_a_new_connection_is_not_asked_again(tiny, stand_in, status, kind, error):
