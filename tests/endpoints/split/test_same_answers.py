@@ -49,7 +49,7 @@ SOME = (
     "bias",
     "a stop string",
     "a schema",
-    "one token",
+    "a long prompt",
 )
 
 
@@ -58,16 +58,17 @@ def wanted(tiny):
     """Return a function: what the whole model answers, its prompt read in pieces of so many tokens."""
 
     @functools.cache
-    def answers(batch_tokens):
+    def answers(batch_tokens, names=tuple(REQUESTS)):
         async def main():
             async with running(whole_of(tiny, batch_tokens=batch_tokens)) as whole:
-                return {name: await asked(whole, request) for name, request in REQUESTS.items()}
+                return {name: await asked(whole, REQUESTS[name]) for name in names}
 
         return anyio.run(main)
 
     return answers
 
 
+@pytest.mark.slow
 def test_the_requests_are_what_their_names_say(wanted):
     answers = wanted(512)
     assert answers["a schema"].finish_reason == answers["until its end"].finish_reason == "stop"
@@ -78,29 +79,33 @@ def test_the_requests_are_what_their_names_say(wanted):
     assert len(answers["log probabilities"].logprobs) == 10
 
 
-def compare(tiny, stand_in, wanted, requests=None, **options):
+def compare(tiny, stand_in, wanted, names=tuple(REQUESTS), **options):
     attempts = []
     chunks = options.get("chunks", "all")
-    answers = wanted(512 if chunks == "all" else chunks)
+    answers = wanted(512 if chunks == "all" else chunks, names)
 
     async def main():
         async with running(split_of(tiny, stand_in, **options)) as split:
-            for name, request in (requests or REQUESTS).items():
-                assert await asked(split, request, attempts) == answers[name], name
+            for name in names:
+                assert await asked(split, REQUESTS[name], attempts) == answers[name], name
 
     anyio.run(main)
     return [one.speculation for one in attempts if one.speculation is not None]
 
 
+@pytest.mark.slow
 def test_undrafted(tiny, stand_in, wanted):
     compare(tiny, stand_in, wanted, chunks="all")
 
 
-@pytest.mark.parametrize(("chunks", "branches"), [("all", 0), (16, 2)])
+def test_undrafted_in_short(tiny, stand_in, wanted):
+    compare(tiny, stand_in, wanted, SOME, chunks=16)
+
+
+@pytest.mark.parametrize(("chunks", "branches"), [pytest.param("all", 0, marks=pytest.mark.slow), (16, 2)])
 def test_drafted(tiny, stand_in, wanted, chunks, branches):
     """Many drafted tokens are wrong: both sides take back what they have computed for them."""
-    some = {name: REQUESTS[name] for name in SOME}
-    reports = compare(tiny, stand_in, wanted, some, drafted=True, chunks=chunks, branches=branches)
+    reports = compare(tiny, stand_in, wanted, SOME, drafted=True, chunks=chunks, branches=branches)
     judged, accepted = sum(one.judged for one in reports), sum(one.accepted for one in reports)
     assert judged - accepted > 30, "wrong tokens"
     assert accepted > 30, "and right ones"
@@ -139,7 +144,7 @@ def test_a_prompt_goes_up_in_its_chunks_and_one_row_comes_down(tiny, stand_in):
 @pytest.mark.parametrize("drafted", [False, True])
 def test_answers_at_once(tiny, stand_in, wanted, drafted):
     """More answers than slots; they take turns, some share their beginnings, and some leave in the middle."""
-    names = ["greedy", "sampled", "a shared beginning", "a long prompt", "the same again, longer", "a schema"]
+    names = SOME
     found = {}
 
     async def main():
@@ -163,7 +168,7 @@ def test_answers_at_once(tiny, stand_in, wanted, drafted):
                 tasks.start_soon(leaves, ask(STORY, temperature=0.8), 3)
 
     anyio.run(main)
-    assert found == {name: wanted(16)[name] for name in names}
+    assert found == wanted(16, names)
 
 
 def test_an_answer_that_lost_its_slot_is_read_again(tiny, stand_in):
