@@ -113,5 +113,7 @@ def _show(screen: Screen, source: Path, files: Mapping[Part, Path], proof: CutCh
     screen.line()
     screen.line("Next:", style="bold")
     screen.line(f"  on the server, with a copy of that file:  disco serve --layers {files['cloud'].name}")
-    screen.line(f'  on the device:  tiers=[disco.Split(device="{files["device"]}", base_url="http://SERVER/v1")]')
+    screen.line(
+        f'  on the device:  tiers=[disco.Split(device="{files["device"]}", base_url="http://SERVER/v1")]'
+    )
     screen.line(f"  what the cloud can read of your texts:  disco split audit {files['device']}")

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from disco.client.endpoint_catalog.tiers import is_price
-from disco.dispatch.speculate_section import Rule
 from disco.errors import ConfigurationError, nearest
 
 if TYPE_CHECKING:
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 __all__ = ["Split"]
 
 _WIRES = ("float16", "float32")
-_RULES = get_args(Rule)
 _CHUNKS = ("makespan", "equation3", "all")
 
 
@@ -101,9 +99,9 @@ class Split:
             raise ConfigurationError(
                 f"{what}: window must be the name of a rule or a whole number from 0 on, not {self.window!r}."
             )
-        if isinstance(self.window, str) and self.window not in _RULES:
+        if isinstance(self.window, str) and self.window not in (rules := _rules()):
             raise ConfigurationError(
-                f"{what}: window has no value {self.window!r}. {nearest(self.window, _RULES)}"
+                f"{what}: window has no value {self.window!r}. {nearest(self.window, rules)}"
             )
         if type(self.branches) is not int or self.branches < 0:
             raise ConfigurationError(
@@ -141,3 +139,9 @@ class Split:
             max_window=self.max_window,
             branches=self.branches,
         )
+
+
+def _rules() -> tuple[str, ...]:
+    from disco.dispatch.speculate_section import Rule  # noqa: PLC0415 - numpy comes with it
+
+    return get_args(Rule)
