@@ -36,12 +36,6 @@ def add_split(commands: Any) -> argparse.ArgumentParser:
     cut.add_argument(
         "--replace", action="store_true", help="replace a file of the device whose adapter was trained"
     )
-    cut.add_argument(
-        "--adapter",
-        metavar="FILE",
-        help="what it drafts with, made by `disco adapter train`; `none`: nothing is drafted (default: the one that is "
-        "shipped for the model, if any)",
-    )
     cut.set_defaults(run=_cut)
     audit = subcommands.add_parser(
         "audit",
