@@ -49,6 +49,7 @@ REPLIES = ("last", "all")
 ONE_WAY_MS = 5.0
 SLOWEST_MBPS, SLOW_TOKENS = 0.1, 512  # at this rate longer prompts take too long
 NOISE = 1.02
+NO_END = {"0": -100, "2": -100}  # SmolLM2's tokens that end an answer
 Way = tuple[str, str]  # rule, reply
 
 
@@ -202,7 +203,7 @@ class Bench:
 
     @staticmethod
     def _params(tokens: int) -> dict[str, Any]:
-        return {"temperature": 0.0, "seed": 1, "max_tokens": tokens}
+        return {"temperature": 0.0, "seed": 1, "max_tokens": tokens, "logit_bias": NO_END}
 
 
 def evaluate(record: Mapping[str, Any]) -> list[dict[str, Any]]:
