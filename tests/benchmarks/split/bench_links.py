@@ -35,14 +35,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "rounds"))
 sys.path.insert(0, str(Path(__file__).parent))
 from delay_link import Link, links
-from depths import WS_BYTES
+from depths import WS_BYTES, Points
 from helpers.measuring import options
 from split_lab import NOTE, AnswerProcess, cut, layer_server, say, url
 
 from disco.endpoints.llamacpp.layers.layer_files import Part, read_layer_file
 from disco.endpoints.split.wire import HEADER_BYTES
 from disco.speculate.chunks import SplitPath, equation3, makespan_chunk, prompt_s
-from disco.speculate.seen import VerifyCurve
 
 RULES = {"none": "all", "equation3": "equation3", "makespan": "makespan"}
 REPLIES = ("last", "all")
@@ -266,8 +265,8 @@ def _path(idle: Mapping[str, Any], chunk: int) -> SplitPath:
         down_bps=idle["down_bps"],
         rtt_s=idle["rtt_s"],
         state_bytes=idle["state_bytes"] + round((HEADER_BYTES + WS_BYTES) / chunk),
-        device_s=VerifyCurve(idle["device"]["points"]),
-        cloud_s=VerifyCurve(idle["cloud"]["points"]),
+        device_s=Points(idle["device"]["points"]),
+        cloud_s=Points(idle["cloud"]["points"]),
     )
 
 

@@ -7,7 +7,7 @@ it is cut. So a batch of `x` rows of a prompt of `T` tokens is measured at the p
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, Self
@@ -20,12 +20,28 @@ from disco.endpoints.llamacpp.model.stop_flag import StopFlag
 from disco.endpoints.split.layer_link import LayerLink, LayerServer
 from disco.endpoints.split.wire import Frame, pack_rows
 
-__all__ = ["CloudProbe", "DeviceProbe"]
+__all__ = ["CloudProbe", "DeviceProbe", "Points"]
 
-SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096)
+SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 63, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096)
 WS_BYTES = 14  # a WebSocket frame's own header, at most
 _REPEATS = 3
 _LONG = 512  # rows that are measured once
+
+
+class Points:
+    """Seconds by rows, straight between measured points and beyond the last; as measured, even where they fall.
+
+    With 64 rows llama.cpp takes another kernel, and they take a fraction of the time of 63. `VerifyCurve` rises only.
+    """
+
+    def __init__(self, points: Sequence[Sequence[float]]) -> None:
+        self._rows, self._seconds = zip(*points, strict=True)
+
+    def s(self, rows: int) -> float:
+        """Return the seconds for so many rows."""
+        if rows <= self._rows[-1]:
+            return float(np.interp(rows, self._rows, self._seconds))
+        return float(self._seconds[-1] * rows / self._rows[-1])
 
 
 def _depths(tokens: int, cost_s: Callable[[int, int], float]) -> dict[str, Any]:
