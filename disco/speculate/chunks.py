@@ -10,6 +10,7 @@ rates in bytes/s.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import floor, inf, isfinite
@@ -20,6 +21,7 @@ from disco.speculate.seen import VerifyCurve
 __all__ = [
     "CloudMonitor",
     "Curve",
+    "PassTimes",
     "Reply",
     "SplitPath",
     "ahead_steps",
@@ -42,6 +44,45 @@ class Curve(Protocol):
 
     def s(self, rows: int, /) -> float:
         """Return the seconds for so many rows."""
+
+
+class PassTimes:
+    """Seconds of a pass by its rows, as measured: linear between points, and in proportion to the rows beyond the last.
+
+    Unlike those of a `VerifyCurve` the times may fall: from 64 rows on llama.cpp takes other kernels, so that a pass of
+    64 rows behind a long text takes a quarter of the time of one of 63.
+
+    Attributes:
+        points: (rows, seconds), rising in rows.
+
+    Args:
+        points: the same in any order, at least one.
+        scale: all times are multiplied by it.
+
+    Raises:
+        ValueError: there is no point, or one has rows below 1 or a time that no pass can have.
+    """
+
+    __slots__ = ("_rows", "_seconds", "points")
+
+    def __init__(self, points: Iterable[tuple[int, float]], scale: float = 1.0) -> None:
+        given = sorted({int(rows): scale * float(seconds) for rows, seconds in points}.items())
+        if not given or any(rows < 1 or not 0 <= seconds < inf for rows, seconds in given):
+            raise ValueError("times of passes need points with at least one row and a finite time each")
+        self.points = tuple(given)
+        self._rows = [rows for rows, _ in given]
+        self._seconds = [seconds for _, seconds in given]
+
+    def s(self, rows: int) -> float:
+        """Return the seconds of a pass with so many rows."""
+        known, seconds = self._rows, self._seconds
+        if rows <= known[0]:
+            return seconds[0]
+        if rows >= known[-1]:
+            return seconds[-1] * rows / known[-1]
+        right = bisect_right(known, rows)
+        slope = (seconds[right] - seconds[right - 1]) / (known[right] - known[right - 1])
+        return seconds[right - 1] + slope * (rows - known[right - 1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +142,12 @@ def equation3(path: SplitPath, prompt_tokens: int) -> int:
 
 
 def makespan_chunk(
-    path: SplitPath, prompt_tokens: int, *, sizes: Iterable[int] | None = None, reply: Reply = "last"
+    path: SplitPath,
+    prompt_tokens: int,
+    *,
+    sizes: Iterable[int] | None = None,
+    reply: Reply = "last",
+    slack: float = 0.0,
 ) -> int:
     """Return the chunk, in tokens, with which a prompt is through first, by `prompt_s`; of equals the largest.
 
@@ -112,6 +158,8 @@ def makespan_chunk(
         prompt_tokens: of the prompt; at least 1.
         sizes: chunks to choose from, such as those that a server takes; None: any.
         reply: see `Reply`.
+        slack: a larger chunk is taken where it takes by at most this share longer, and no longer than the paper's:
+            times are measured, and many small chunks suffer more from what was not.
 
     Raises:
         ValueError: no tokens, or no sizes, or one below 1.
@@ -130,7 +178,10 @@ def makespan_chunk(
         tried = {min(size, prompt_tokens) for size in sizes}
     if not tried or min(tried) < 1:
         raise ValueError("chunks are chosen from at least one size, each of at least 1 token")
-    return min(tried, key=lambda chunk: (prompt_s(path, prompt_tokens, chunk, reply=reply), -chunk))
+    times = {chunk: prompt_s(path, prompt_tokens, chunk, reply=reply) for chunk in tried}
+    best_s = min(times.values())
+    bound_s = max(best_s, min((1 + slack) * best_s, times.get(equation3(path, prompt_tokens), inf)))
+    return max(chunk for chunk, seconds in times.items() if seconds <= bound_s)
 
 
 def prompt_s(path: SplitPath, prompt_tokens: int, chunk: int, *, reply: Reply = "last") -> float:

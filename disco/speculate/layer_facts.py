@@ -47,7 +47,7 @@ class LayerFacts:
         most_sequences: that one session may have.
         hold_s: how long a session's sequences are kept without a connection, s.
         most_frame_bytes: of the longest message that is read.
-        compute_s: (rows, seconds) of one pass, rising in both; measured before the first device came.
+        compute_s: (rows, seconds) of one pass, rising in rows; measured before the first device came. Times may fall.
         seen_s: the same of the passes of late, with rows of all devices: the paper's g.
         load: rows of a pass of late: the paper's mu. Where a session asks, those of others only.
         busy: sequences that are kept now.

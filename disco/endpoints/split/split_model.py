@@ -27,11 +27,13 @@ from disco.endpoints.split.layer_link import LayerLink, LayerServer
 from disco.endpoints.split.link_meter import Answered, LinkMeter, device_curve
 from disco.endpoints.split.wire import HEADER_BYTES, MOST_WANTED
 from disco.errors import ModelFileError
-from disco.speculate.chunks import Reply, SplitPath, equation3, makespan_chunk
+from disco.speculate.chunks import PassTimes, Reply, SplitPath, equation3, makespan_chunk
 from disco.speculate.layer_facts import LayerFacts
-from disco.speculate.seen import VerifyCurve
 
 __all__ = ["Chunks", "SplitModel", "head_file"]
+
+_DEPTH: Final = 256  # at which passes are measured: behind few tokens, attention costs nothing yet
+_SLACK: Final = 0.02  # by so much a chunk may be predicted to be slower than the best, if it is larger
 
 Chunks = Literal["makespan", "equation3", "all"] | int
 """How a prompt is cut: "makespan" minimises the exact recursion, "equation3" is the paper's, "all" sends it in one."""
@@ -133,7 +135,7 @@ class SplitModel:
         self._exchange = Exchange(
             self._link, self._states_of, name=name, most_rows=self.batch_tokens, clock=clock
         )
-        self._device_s = VerifyCurve(((1, 0.0),))
+        self._device_s = PassTimes(((1, 0.0),))
         # What does not depend on where the layers are:
         self.vocabulary, self.vocabulary_tokens = device.vocabulary, device.vocabulary_tokens
         self.index, self.bos_token = device.index, device.bos_token
@@ -172,13 +174,17 @@ class SplitModel:
         """Make the arrays of the device's passes, and measure device and link."""
         self.device.reserve()
         with self.states.for_target():
-            token = max(self.device.bos_token, 0)
+            most = self.device.batch_tokens
+            depth = min(most, _DEPTH, self.context_tokens // 2)
+            tokens = [max(self.device.bos_token, 0)] * most
+            self.device.compute_states(0, 0, tokens[:depth])
 
             def compute(rows: int) -> None:
-                self.device.compute_states(0, 0, [token] * rows)
-                self.device.forget()
+                self.device.cut(0, depth)
+                self.device.compute_states(0, depth, tokens[:rows])
 
-            self._device_s = device_curve(compute, min(self.device.batch_tokens, self.context_tokens))
+            self._device_s = device_curve(compute, min(most, self.context_tokens - depth))
+            self.device.forget()
         most = min(self.facts.most_rows, self.context_tokens)
         self.meter.measure(self._probe, self._link.state_bytes, most)
         self._link.release(0)
@@ -210,7 +216,7 @@ class SplitModel:
             best = (
                 equation3(path, prompt_tokens)
                 if chunks == "equation3"
-                else makespan_chunk(path, prompt_tokens, reply=self._reply)
+                else makespan_chunk(path, prompt_tokens, reply=self._reply, slack=_SLACK)
             )
             chunk = best
         return max(1, min(chunk, self.batch_tokens))

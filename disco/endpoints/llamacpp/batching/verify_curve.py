@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-__all__ = ["MEASURED_ROWS", "VerifyCurve", "measured_curve"]
+__all__ = ["MEASURED_ROWS", "VerifyCurve", "measured_curve", "measured_times"]
 
 MEASURED_ROWS: Final = (1, 2, 3, 5, 9, 17)
 _LONG_S: Final = 0.5
@@ -47,17 +47,32 @@ def measured_curve(
     compute: Callable[[int], object],
     most: int,
     *,
-    sizes: Sequence[int] = MEASURED_ROWS,
     repeats: int = 2,
     clock: Callable[[], float] = time.perf_counter,
 ) -> VerifyCurve:
-    """Measure a model; the shortest of the repeats counts, because nothing makes a batch shorter than it is.
+    """Measure a model; see `measured_times`."""
+    return VerifyCurve(measured_times(compute, most, repeats=repeats, clock=clock), most)
+
+
+def measured_times(
+    compute: Callable[[int], object],
+    most: int,
+    *,
+    sizes: Sequence[int] = MEASURED_ROWS,
+    repeats: int = 2,
+    long_s: float = _LONG_S,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[tuple[int, float]]:
+    """Return how long batches take, as (rows, seconds).
+
+    The shortest of the repeats counts, because nothing makes a batch shorter than it is.
 
     Args:
         compute: computes a batch of so many rows and returns once it is done.
         most: rows of the largest batch; larger ones are not measured.
         sizes: rows to measure, rising. Those behind one of more than a few rows that takes long are left out.
         repeats: how often each is measured; a slow model once.
+        long_s: what counts as long, s.
         clock: s.
     """
     sizes = [rows for rows in sizes if rows <= max(most, 2)]
@@ -69,8 +84,8 @@ def measured_curve(
             at = clock()
             compute(rows)
             shortest[rows] = min(clock() - at, shortest.get(rows, float("inf")))
-            if rows > MEASURED_ROWS[-2] and shortest[rows] > _LONG_S:
+            if rows > MEASURED_ROWS[-2] and shortest[rows] > long_s:
                 break
-        if clock() - began_at > _LONG_S:
+        if clock() - began_at > long_s:
             break
-    return VerifyCurve(list(shortest.items()), most)
+    return list(shortest.items())

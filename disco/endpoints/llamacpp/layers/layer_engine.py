@@ -13,7 +13,7 @@ import numpy as np
 from anyio import to_thread
 
 from disco.endpoints.llamacpp.batching.model_thread import ModelThread
-from disco.endpoints.llamacpp.batching.verify_curve import MEASURED_ROWS, measured_curve
+from disco.endpoints.llamacpp.batching.verify_curve import MEASURED_ROWS, VerifyCurve, measured_times
 from disco.endpoints.llamacpp.layers.chunk import Chunk, Outcome, Refused
 from disco.endpoints.llamacpp.layers.layer_files import read_layer_file
 from disco.endpoints.llamacpp.layers.row_scheduler import LayerLimits, RowScheduler
@@ -29,8 +29,9 @@ __all__ = ["LayerConnection", "LayerEngine"]
 
 MOST_CONTEXT_TOKENS: Final = 4096  # unless more are asked for: memory grows with them
 _LEAST_CONTEXT: Final = 32
-_DEPTH: Final = 16  # at which the curve is measured
-_SIZES: Final = (*MEASURED_ROWS, 33, 65, 129, 257, 513)
+_DEPTH: Final = 256  # at which passes are measured: behind few rows, attention costs nothing yet
+_SIZES: Final = (*MEASURED_ROWS, 32, 63, 64, 128, 256)  # with 64 rows llama.cpp takes other kernels
+_LONG_S: Final = 2.0
 _CLOSED: Final = "the layer server is closed"
 
 
@@ -140,7 +141,7 @@ class LayerEngine:
         self._flag = StopFlag()
         self._model: StateModel | None = None
         self._passes_before = 0  # of models that were freed
-        self._curve: tuple[tuple[int, float], ...] = ()
+        self._times: tuple[tuple[int, float], ...] = ()
         self._thread = ModelThread(f"disco-layers-{self.file.path.stem}", self._load, self._give_up, clock)
 
     def facts(self, session: str | None = None) -> LayerFacts:
@@ -157,7 +158,7 @@ class LayerEngine:
             most_rows=self._options["most_rows"],
             most_sequences=self._limits.sequences_of(self._options["slots"]),
             hold_s=self._limits.hold_s,
-            compute_s=self._curve,
+            compute_s=self._times,
             seen_s=() if scheduler is None else scheduler.passes.seen,
             load=0.0 if scheduler is None else scheduler.load(session),
             busy=0 if scheduler is None else scheduler.slots.busy,
@@ -215,18 +216,19 @@ class LayerEngine:
         model.begin(self._flag)
         random = np.random.default_rng(0)
         rows = random.standard_normal((options["most_rows"], model.hidden)).astype(np.float32)
-        for at in range(_DEPTH):  # a pass may be shorter
-            model.compute([StateRows(0, at, rows[:1])])
+        depth = min(_DEPTH, options["context_tokens"] // 2)
+        for at in range(0, depth, len(rows)):
+            model.compute([StateRows(0, at, rows[: min(len(rows), depth - at)])])
 
         def compute(count: int) -> None:
-            model.cut(0, _DEPTH)
-            model.compute([StateRows(0, _DEPTH, rows[:count], count - 1)])
+            model.cut(0, depth)
+            model.compute([StateRows(0, depth, rows[:count], count - 1)])
 
-        most = min(options["most_rows"], options["context_tokens"] - _DEPTH)
-        curve = measured_curve(compute, most, sizes=_SIZES)
+        most = min(options["most_rows"], options["context_tokens"] - depth)
+        times = measured_times(compute, most, sizes=_SIZES, long_s=_LONG_S)
         model.cut(0, 0)
-        self._curve = curve.points
-        return RowScheduler(model, curve, self._limits, timer=time.perf_counter)
+        self._times = tuple(times)
+        return RowScheduler(model, VerifyCurve(times, most), self._limits, timer=time.perf_counter)
 
     def _give_up(self, scheduler: RowScheduler | None, why: Exception | None) -> Exception | None:
         if scheduler is not None:
