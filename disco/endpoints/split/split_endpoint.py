@@ -187,7 +187,7 @@ class SplitEndpoint(Endpoint):
         return attempt
 
     async def _load(self) -> None:
-        if self._model is None or self._pairing.facts is None:
+        if self.model is None or self._pairing.facts is None:
             await self.engine.load()
             self._pairing.learn(self.engine.facts())
 

@@ -1,11 +1,10 @@
 """What a layer server, or the way to it, may do at any moment: the answer is the whole model's, or fails properly."""
 
-import dataclasses
 import socket
 import subprocess
 import sys
 import threading
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -13,7 +12,6 @@ import openai
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from disco.endpoints.llamacpp.layers.cut import cut_model
 from disco.endpoints.split.layer_link import LayerServer, LinkLost
 from disco.endpoints.split.split_endpoint import SplitEndpoint
 from disco.endpoints.split.wire import Dtype
@@ -22,10 +20,8 @@ from disco.errors import (
     EndpointFailure,
     FailureKind,
     IncompleteAnswerError,
-    ModelFileError,
 )
 from tests.endpoints.split.asking import ask, asked, running, split_of, whole_of
-from tests.endpoints.split.layer_stand_in import LayerStandIn
 
 pytestmark = pytest.mark.real
 
@@ -230,68 +226,6 @@ def test_a_server_that_refuses_a_new_connection_is_not_asked_again(tiny, stand_i
     assert isinstance(failure.error, error)
 
 
-def first_failure(endpoint):
-    async def main():
-        async with running(endpoint, warm=False) as split:
-            with pytest.raises(EndpointFailure) as failed:
-                await asked(split, REQUEST)
-            return failed.value
-
-    return anyio.run(main)
-
-
-def test_the_key_is_sent_and_a_wrong_one_is_not_shown(tiny, wanted):
-    with closing(LayerStandIn(tiny.cloud, key="sk-right")) as server:
-        failure = first_failure(split_of(tiny, server, key="sk-wrong-and-long"))
-        assert failure.kind is FailureKind.AUTHENTICATION
-        assert "sk-wrong" not in str(failure.error)
-
-        async def main():
-            async with running(split_of(tiny, server, key="sk-right")) as split:
-                assert "sk-right" not in repr(split._server)
-                return await asked(split, REQUEST)
-
-        assert anyio.run(main) == wanted
-
-
-@pytest.mark.parametrize("facts", [{"fingerprint": "another"}, {"layers": 3}, {"hidden": 128}])
-def test_a_server_with_layers_of_another_cut(tiny, facts):
-    with closing(LayerStandIn(tiny.cloud, **facts)) as server:
-        failure = first_failure(split_of(tiny, server))
-    assert failure.kind is FailureKind.UNSERVED
-    assert "use files of one cut" in str(failure.error)
-
-
-def test_what_is_no_layer_server_or_is_not_there(tiny, stand_in):
-    elsewhere = dataclasses.replace(split_of(tiny, stand_in)._server, base_url=stand_in.base_url + "/v2")
-    failure = first_failure(SplitEndpoint(tiny.undrafted, elsewhere))
-    assert failure.kind is FailureKind.UNSERVED
-    assert "disco serve --layers" in str(failure.error)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    nowhere = LayerServer(base_url=f"http://127.0.0.1:{port}/v1")
-    assert first_failure(SplitEndpoint(tiny.undrafted, nowhere)).kind is FailureKind.CONNECTION
-
-
-def test_files_that_do_not_belong_together(tiny, tmp_path):
-    server = LayerServer(base_url="http://127.0.0.1:1/v1")
-    for wrong, message in ((tiny.whole, "disco split cut"), (tiny.cloud, "'cloud'"), (tiny.head, "'head'")):
-        with pytest.raises(ModelFileError, match=message):
-            SplitEndpoint(wrong, server)
-    lonely = tmp_path / tiny.device.name
-    lonely.write_bytes(tiny.device.read_bytes())
-    with pytest.raises(ModelFileError, match=r"head\.gguf"):
-        SplitEndpoint(lonely, server)
-    other = cut_model(tiny.whole, 3, tmp_path / "other")
-    lonely.with_name(tiny.head.name).write_bytes(other["head"].read_bytes())
-    with pytest.raises(ModelFileError, match="not behind the same layer"):
-        SplitEndpoint(lonely, server)
-    renamed = tmp_path / "mine.gguf"
-    renamed.write_bytes(tiny.device.read_bytes())
-    with pytest.raises(ModelFileError, match="another name"):
-        SplitEndpoint(renamed, server)
-
-
 @pytest.mark.parametrize("drafted", [False, True])
 def test_cancelling_and_closing_while_a_reply_is_due(tiny, stand_in, wanted, drafted):
     async def main():
@@ -316,26 +250,6 @@ def test_cancelling_and_closing_while_a_reply_is_due(tiny, stand_in, wanted, dra
 async def _exhausted(attempt):
     async for _ in attempt:
         pass
-
-
-def test_a_prompt_that_was_left_is_not_sent_again_behind_a_shorter_one(tiny, stand_in):
-    """Its frames may have no reply yet when the connection breaks, but nobody wants them any more."""
-
-    async def main():
-        async with running(split_of(tiny, stand_in, slots=1, chunks=16)) as split:
-            wanted = await asked(split, ask("Hi", max_tokens=4))
-            stand_in.delay_s = 0.05
-            with scripted(
-                stand_in, lambda at, _frame: None if at < 2 else "drop" if at == CHUNKS + 3 else "late"
-            ):
-                attempt = split.open(ask(STORY * 2))
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(_exhausted, attempt)
-                    await anyio.sleep(0.1)
-                    await attempt.aclose()
-                assert await asked(split, ask("Hi", max_tokens=4)) == wanted
-
-    anyio.run(main)
 
 
 def test_a_server_that_reads_no_more_does_not_hold_the_endpoint(tiny, stand_in):
