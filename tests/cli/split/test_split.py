@@ -60,7 +60,7 @@ def test_a_trained_adapter_is_not_thrown_away(tiny, tmp_path, monkeypatch, capsy
     cut_model(tiny, 2, tmp_path, adapter={"attn_norm.weight": np.ones(64, np.float32)})
     again = ["split", "cut", str(tiny), "--out", str(tmp_path)]
     assert main(again) == 2
-    assert "holds a trained adapter, which would be replaced." in capsys.readouterr().err
+    assert "holds an adapter that was trained, and would lose it." in capsys.readouterr().err
     assert main([*again, "--replace"]) == 0
     assert main(again) == 0
 
@@ -142,7 +142,7 @@ def test_audit_reads_prompts_and_answers_and_tells_no_text(tiny, tmp_path, capsy
     assert of_text["answer"] > 0
     assert of_text["drawn"] > 0
     assert "recovers 100.0% of the prompts' tokens" in err
-    assert not re.search(r"w\d", out + err)
+    assert not re.search(r"(?<![a-z])w\d", out + err)  # `gw1` is a worker of the tests
 
 
 @pytest.mark.real

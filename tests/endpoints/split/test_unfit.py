@@ -40,7 +40,7 @@ def test_the_key_is_sent_and_a_wrong_one_is_not_shown(tiny):
                 assert "sk-right" not in repr(split._server)
                 return await asked(split, QUESTION)
 
-        assert anyio.run(main)[0]
+        assert anyio.run(main).text
 
 
 @pytest.mark.parametrize("facts", [{"fingerprint": "another"}, {"layers": 3}, {"hidden": 128}])

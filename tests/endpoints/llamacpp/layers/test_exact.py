@@ -70,6 +70,7 @@ def tokens_of(source, text):
     return ids
 
 
+@pytest.mark.slow  # tests/endpoints/split/test_real_split.py compares answers in every run
 def test_the_real_model_cut_behind_two_layers(tmp_path):
     source = resolve_model("smollm2-135m")
     ids = tokens_of(source, TEXT)[:32]
