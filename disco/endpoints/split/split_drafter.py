@@ -32,6 +32,7 @@ from disco.endpoints.llamacpp.runtime.thread_mailbox import Mailbox
 from disco.endpoints.split.split_model import SplitModel
 from disco.errors import EndpointFailure, FailureKind, LocalModelError
 from disco.events import Usage
+from disco.speculate.chunks import ahead_steps
 
 __all__ = ["SplitDrafter", "SplitDrafting"]
 
@@ -46,11 +47,11 @@ class SplitDrafter(Drafter):
         name: the endpoint's that is charged.
         model: returns the split model; None while it is not loaded, and once it is closed.
         branches: how many tokens are tried in the place of the last drafted one; 0: nothing is drafted ahead.
-        steps: tokens drafted behind each of them.
+        steps: most tokens drafted behind each of them; fewer where a draft is verified sooner, by the paper's (6).
     """
 
     def __init__(
-        self, *, name: str, model: Callable[[], SplitModel | None], branches: int = 2, steps: int = 4
+        self, *, name: str, model: Callable[[], SplitModel | None], branches: int = 2, steps: int = 8
     ) -> None:
         self.name = name
         self._model = model
@@ -84,8 +85,9 @@ class SplitDrafting(Drafting):
 
     Mutable, of the event loop: `_mail`, `_thread`, `_ended`. Under `_wake`: `_orders`, `_closing`, `_stopped_at` (the
     highest number of an order that was broken off). Of the thread: `_tokens` (prompt, answer and draft), `_sampler`,
-    `_guesses` (what was drafted ahead behind the first `_base` tokens of
-    the sequence), `_others` (tokens that came into question in the place of the newest one). Counters are read by both.
+    `_guesses` (what was drafted ahead behind the first `_base` tokens of the sequence), `_others` (tokens that came into
+    question in the place of the newest one), `_newest_draft` and `_step_s` (tokens of the newest draft, and the time of
+    one that was computed). Counters are read by both.
     """
 
     def __init__(
@@ -107,6 +109,7 @@ class SplitDrafting(Drafting):
         self._base = 0
         self._guesses: list[list[_Guess]] = []
         self._others: list[int] = []
+        self._newest_draft, self._step_s = 0, 0.0
         self.drafted_tokens = self.ahead_tokens = self.ahead_used = 0
 
     async def read(self, prompt_ids: Sequence[int]) -> None:
@@ -130,7 +133,10 @@ class SplitDrafting(Drafting):
             self._wake.notify()
         try:
             while True:
-                for item in await self._mail.take():
+                items = await self._mail.take()
+                if not items:
+                    raise self._ended or _misused("The drafting was closed.")
+                for item in items:
                     if isinstance(item, EndpointFailure):
                         self._ended = item
                         raise item
@@ -198,19 +204,23 @@ class SplitDrafting(Drafting):
             self._others = []  # those known came into question in an earlier place
             self.ahead_used += 1
             if sureness < order.stop_below or self._ends_answer(token):
-                return self._drafted(order, drafted, began_at)
+                return self._drafted(order, drafted, began_at, 0)
         self._guesses = []
+        foreseen = len(drafted)
         while slot is not None and len(drafted) < order.count and not self._is_over(order, drafted):
             token, sureness = self._step(slot, tokens)
             tokens.append(token)
             drafted.append(token)
             if sureness < order.stop_below or self._ends_answer(token):
                 break
-        return self._drafted(order, drafted, began_at)
+        return self._drafted(order, drafted, began_at, len(drafted) - foreseen)
 
-    def _drafted(self, order: DraftOrder, drafted: list[int], began_at: float) -> Drafted:
+    def _drafted(self, order: DraftOrder, drafted: list[int], began_at: float, computed: int) -> Drafted:
         self.drafted_tokens += len(drafted)
-        return Drafted(order.number, tuple(drafted), time.perf_counter() - began_at)
+        self._newest_draft, took_s = len(drafted), time.perf_counter() - began_at
+        if computed:
+            self._step_s = took_s / computed
+        return Drafted(order.number, tuple(drafted), took_s)
 
     def _is_over(self, order: DraftOrder, drafted: list[int]) -> bool:
         full = len(self._tokens) >= self._model.context_tokens - 1
@@ -257,6 +267,7 @@ class SplitDrafting(Drafting):
         tokens = self._tokens
         if not self._branches or len(tokens) == self._prompt_tokens or self._sampler.remembers:
             return
+        steps = self._ahead_steps()
         self._base, self._guesses = len(tokens) - 1, []
         last = tokens[-1]
         others = [token for token in self._others if token != last]
@@ -265,7 +276,7 @@ class SplitDrafting(Drafting):
         for start in [last, *others[: self._branches - 1]]:
             branch: list[_Guess] = [(start, 1.0)]
             self._guesses.append(branch)
-            for _ in range(self._steps):
+            for _ in range(steps):
                 so_far = [*before, *(token for token, _ in branch)]
                 if slot is None or self._is_wanted() or len(so_far) >= self._model.context_tokens - 1:
                     return
@@ -273,6 +284,14 @@ class SplitDrafting(Drafting):
                     break
                 branch.append(self._step(slot, so_far, keeps_others=False))
                 self.ahead_tokens += 1
+
+    def _ahead_steps(self) -> int:
+        """Return how deep each branch goes: the paper's (6), shared by the branches, which are drafted in turn here."""
+        if self._step_s <= 0:
+            return 1
+        with self._in_use() as model:
+            there = ahead_steps(model.way, self._newest_draft, self._step_s)
+        return max(1, min(self._steps, there // self._branches))
 
     def _is_wanted(self) -> bool:
         return bool(self._orders) or self._closing

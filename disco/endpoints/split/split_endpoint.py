@@ -89,7 +89,7 @@ class SplitEndpoint(Endpoint):
         min_gain: float = 0.05,
         always: bool = False,
         branches: int = 2,
-        steps: int = 4,
+        steps: int = 8,
     ) -> None:
         require_llama_cpp()
         self.name = name
