@@ -85,7 +85,7 @@ class SplitDrafting(Drafting):
 
     Mutable, of the event loop: `_mail`, `_thread`, `_ended`. Under `_wake`: `_orders`, `_closing`, `_stopped_at` (the
     highest number of an order that was broken off). Of the thread: `_tokens` (prompt, answer and draft), `_sampler`,
-    `_guesses` (what was drafted ahead behind the first `_base` tokens of the sequence), `_others` (tokens that came into
+    `_guesses` (what was drafted ahead behind the first `_base` tokens of the sequence), `_others` (tokens that came in
     question in the place of the newest one), `_newest_draft` and `_step_s` (tokens of the newest draft, and the time of
     one that was computed). Counters are read by both.
     """
