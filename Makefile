@@ -84,6 +84,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/pytest -m slow tests/test_typing.py
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix

@@ -68,7 +68,7 @@ def test_the_wheel_of_checkout_and_source_archive_is_the_package_its_data_and_it
         ".md",
         ".toml",
         ".txt",
-    }  # .json, .gz, .csv, .md: recorded numbers, and where they come from; .npz: trained ones; .toml: fleets; .txt: prompts
+    }  # .json, .gz, .csv, .md: recorded numbers and their sources; .npz: trained ones; .toml: fleets; .txt: prompts
     expected = {p.relative_to(ROOT).as_posix() for p in (ROOT / "disco").rglob("*") if p.suffix in kinds}
     for kind in ("policies", "profiles"):
         expected |= {f"disco/_data/{kind}/{path.name}" for path in (ROOT / kind).glob("*.toml")}

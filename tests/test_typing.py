@@ -15,6 +15,7 @@ ROOT = Path(__file__).parent.parent
 FOLDER = Path(__file__).parent / "typing"
 
 
+@pytest.mark.slow  # part of `make lint`, too
 def test_a_typed_application_is_clean_and_mistakes_are_found():
     """An API that is typed as Any would have no mistakes."""
     command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--no-color-output"]

@@ -115,6 +115,7 @@ def test_a_cut_drops_the_last_word_and_keeps_the_ids_of_the_rest():
     assert cut_answer(answer, 5, model, model) is None
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_both_models_write_mixed_answers_and_only_numbers_are_kept(texts, tmp_path, capsys, monkeypatch):
     pytest.importorskip("llama_cpp")

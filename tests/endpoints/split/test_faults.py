@@ -149,7 +149,7 @@ def failure_of(tiny, server, script=None, *, request=REQUEST, then=True, **optio
     return anyio.run(main)
 
 
-@pytest.mark.parametrize(("first", "drafted"), [seldom(0, False), (2, False), (CHUNKS + 2, True)])
+@pytest.mark.parametrize(("first", "drafted"), [seldom(0, False), seldom(2, False), (CHUNKS + 2, True)])
 def test_a_server_that_says_nothing_any_more(tiny, stand_in, first, drafted):
     failure = failure_of(
         tiny, stand_in, lambda at, _frame: "silent" if at >= first else None, drafted=drafted
@@ -180,6 +180,7 @@ def test_a_server_that_always_forgets_ends_the_answer(tiny, stand_in):
     assert failure.kind is FailureKind.SERVER
 
 
+@pytest.mark.slow
 def test_a_server_that_talks_of_other_things_for_ever(tiny, stand_in):
     """Frames that nobody asked for are no sign that the one that was asked for will come."""
     stop = threading.Event()
@@ -354,6 +355,7 @@ def test_two_devices_at_one_server_get_their_own_answers(tiny, stand_in):
     assert len({session for session, *_ in stand_in.frames}) == 2
 
 
+@pytest.mark.slow
 def test_a_server_process_that_is_killed_and_one_that_takes_its_place(tiny, wanted):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
