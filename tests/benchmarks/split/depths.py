@@ -132,7 +132,7 @@ class CloudProbe:
     def _asked(self, at: int, rows: int) -> Frame:
         states = self._random.standard_normal((rows, self._hidden)).astype(np.float16)
         number = self._link.send(0, at, states, 1)
-        reply = self._link.receive(lambda: False, self._link.frame_bytes(rows))
+        reply = self._link.receive(lambda: False, self._link.until(rows))
         if reply.number != number or reply.code is not None:
             raise RuntimeError(f"the layer server refused rows: {reply.text}")
         return reply
