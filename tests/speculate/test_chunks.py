@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from disco.speculate.chunks import (
     CloudMonitor,
+    PassTimes,
     SplitPath,
     ahead_steps,
     equation3,
+    even_pass,
     makespan_chunk,
     prompt_s,
 )
@@ -215,3 +217,29 @@ def test_numbers_out_of_range_are_refused():
         CloudMonitor(old_share=1)
     with pytest.raises(ValueError, match="at least 1 row"):
         CloudMonitor().batch(0, 0.1)
+
+
+def test_times_of_passes_may_fall():
+    times = PassTimes([(64, 0.2), (1, 0.02), (63, 0.9)])
+    assert [times.s(rows) for rows in (1, 63, 64, 128)] == [0.02, 0.9, 0.2, 0.4]
+
+
+@given(st.integers(1, 5000), st.integers(1, 600))
+def test_a_long_chunk_takes_even_passes(rows, most):
+    left, passes = rows, []
+    while left:
+        passes.append(even_pass(left, most))
+        left -= passes[-1]
+    assert len(passes) == ceil(rows / most)
+    assert max(passes) <= most
+    assert max(passes) - min(passes) <= 1
+    times = PassTimes([(1, 1.0), (600, 600.0)], pass_rows=most)
+    assert rows <= times.s(rows) < rows + len(passes)
+
+
+def test_a_chunk_just_above_a_pass_is_known_to_take_two():
+    times = PassTimes([(1, 0.02), (63, 0.9), (64, 0.25), (256, 0.9)], pass_rows=256)
+    assert times.s(256) == 0.9
+    assert times.s(268) == pytest.approx(2 * times.s(134))
+    with pytest.raises(ValueError, match="at least 1 row, not 0"):
+        PassTimes([(1, 1.0)], pass_rows=0)

@@ -63,7 +63,7 @@ class LinkMeter:
     def __init__(self, facts: LayerFacts) -> None:
         self.rtt_s = 0.0
         self.up_bps = self.down_bps = _FASTEST_BPS
-        self._said = PassTimes(facts.compute_s or ((1, 0.0),))
+        self._said = PassTimes(facts.compute_s or ((1, 0.0),), pass_rows=facts.most_rows)
         self._ratio = Smoothed()  # of measured times to said ones
         self.monitor = CloudMonitor()
         if facts.load:
@@ -99,7 +99,8 @@ class LinkMeter:
     def path(self, device: PassTimes, state_bytes: int) -> SplitPath:
         """Return what is known now, for the choice of a chunk."""
         ratio = self._ratio.value
-        cloud = PassTimes(self._said.points, 1.0 if ratio is None else ratio)
+        scale = 1.0 if ratio is None else ratio
+        cloud = PassTimes(self._said.points, scale, pass_rows=self._said.pass_rows)
         return SplitPath(
             self.up_bps, self.down_bps, self.rtt_s, state_bytes, device, cloud, self.monitor.load
         )

@@ -7,7 +7,7 @@ it is cut. So a batch of `x` rows of a prompt of `T` tokens is measured at the p
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any, Self
@@ -20,44 +20,35 @@ from disco.endpoints.llamacpp.model.stop_flag import StopFlag
 from disco.endpoints.split.layer_link import LayerLink, LayerServer
 from disco.endpoints.split.wire import Frame, pack_rows
 
-__all__ = ["CloudProbe", "DeviceProbe", "Points"]
+__all__ = ["CloudProbe", "DeviceProbe"]
 
-SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 63, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096)
+SIZES = (1, 32, 63, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096)
+_TIMES = 2
 WS_BYTES = 14  # a WebSocket frame's own header, at most
-_REPEATS = 3
-_LONG = 512  # rows that are measured once
 
 
-class Points:
-    """Seconds by rows, straight between measured points and beyond the last; as measured, even where they fall.
-
-    With 64 rows llama.cpp takes another kernel, and they take a fraction of the time of 63. `VerifyCurve` rises only.
-    """
-
-    def __init__(self, points: Sequence[Sequence[float]]) -> None:
-        self._rows, self._seconds = zip(*points, strict=True)
-
-    def s(self, rows: int) -> float:
-        """Return the seconds for so many rows."""
-        if rows <= self._rows[-1]:
-            return float(np.interp(rows, self._rows, self._seconds))
-        return float(self._seconds[-1] * rows / self._rows[-1])
-
-
-def _depths(tokens: int, cost_s: Callable[[int, int], float]) -> dict[str, Any]:
+def _depths(tokens: int, cost_s: Callable[[int, int], float], most: int | None = None) -> dict[str, Any]:
     """Measure batches of a prompt; `cost_s` takes the position and the rows.
 
+    Args:
+        tokens: of the prompt.
+        cost_s: computes; returns s.
+        most: rows of one pass; more are several passes.
+
     Returns:
-        points: (rows, s); last_s: of one row behind the whole prompt.
+        points: (rows, s); last_s: of one row behind the whole prompt; pass_rows: `most`.
     """
-    points = []
-    for rows in sorted({*(size for size in SIZES if size < tokens), tokens}, reverse=True):
-        at = (tokens - rows) // 2  # there are rows up to here: those of the larger batches before
-        times = 1 if rows > _LONG else _REPEATS
-        points.append((rows, median(cost_s(at, rows) for _ in range(times))))
+    points: list[tuple[int, float]] = []
+    largest = min(tokens, most or tokens)
+    for at in range(0, tokens // 2, largest):
+        cost_s(at, min(largest, tokens // 2 - at))
+    for rows in sorted({*(size for size in SIZES if size < largest), largest}, reverse=True):
+        at = (tokens - rows) // 2  # there are rows up to here: those before, and those of the larger batches
+        points.append((rows, median(cost_s(at, rows) for _ in range(_TIMES))))
     if tokens > 1:
         cost_s(tokens // 2, tokens - tokens // 2)
-    return {"points": points[::-1], "last_s": median(cost_s(tokens, 1) for _ in range(_REPEATS))}
+    last_s = median(cost_s(tokens, 1) for _ in range(3 * _TIMES))
+    return {"points": points[::-1], "last_s": last_s, "pass_rows": most}
 
 
 class DeviceProbe:
@@ -103,6 +94,7 @@ class CloudProbe:
         self._link = LayerLink(
             server, fingerprint=file.fingerprint, layers=file.layers, hidden=file.hidden, name="probe"
         )
+        self._most = self._link.facts().most_rows
         self._link.open()
         self._random = np.random.default_rng(0)
         self._hidden = file.hidden
@@ -117,7 +109,7 @@ class CloudProbe:
     def depth(self, tokens: int) -> dict[str, Any]:
         """Measure batches of a prompt, as the server says; see `_depths`."""
         self._asked(0, 1)
-        return _depths(tokens, lambda at, rows: self._asked(at, rows).compute_s)
+        return _depths(tokens, lambda at, rows: self._asked(at, rows).compute_s, self._most)
 
     def round_trip_s(self, up_bps: float, down_bps: float) -> float:
         """Return the round trip of a row without what its bytes and its computation take, s."""

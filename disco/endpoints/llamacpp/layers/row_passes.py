@@ -21,7 +21,7 @@ from disco.endpoints.llamacpp.batching.verify_curve import VerifyCurve
 from disco.endpoints.llamacpp.layers.chunk import Chunk, Computed, Refused, Sequence, Session
 from disco.endpoints.llamacpp.layers.row_slots import Caches, RowSlots
 from disco.endpoints.llamacpp.layers.state_model import StateRows
-from disco.speculate.chunks import CloudMonitor
+from disco.speculate.chunks import CloudMonitor, even_pass
 from disco.speculate.layer_facts import Code
 
 __all__ = ["RowComputer", "RowPasses"]
@@ -113,7 +113,7 @@ class RowPasses:
             one.slot: one.chunks[0] for one in ready if one.slot is not None and one.chunks[0].left <= most
         }
         if first.slot not in short or len(short) == 1:
-            rows = min(first.chunks[0].left, self._model.most_rows)
+            rows = even_pass(first.chunks[0].left, self._model.most_rows)
             return Group(first.slot, first.slot, rows), {first.slot: first.chunks[0]}
         groups = grouped(
             {slot: chunk.left for slot, chunk in short.items()},

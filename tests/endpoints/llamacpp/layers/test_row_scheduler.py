@@ -21,16 +21,16 @@ def served(model):
 
 
 @pytest.mark.parametrize("wanted", [0, 1, 3, 20])
-def test_a_long_chunk_is_computed_in_passes_and_its_wanted_rows_come_back(model, served, wanted):
+def test_a_long_chunk_is_computed_in_even_passes_and_its_wanted_rows_come_back(model, served, wanted):
     device = Device(served)
     values = range(1, 21)
     device.ask(0, *values, wanted=wanted)
     run(served, model)
     done = device.only()
-    assert [part for one in model.passes for part in one] == [(0, 0, 8), (0, 8, 8), (0, 16, 4)]
+    assert [part for one in model.passes for part in one] == [(0, 0, 7), (0, 7, 7), (0, 14, 6)]
     expected = [behind(values[: end + 1]) for end in range(20)][20 - wanted :]
     assert done.chunk.out.tolist() == [list(one) for one in expected]
-    assert (done.chunk.compute_s, done.queue_s, done.chunk.batch_rows) == (3.0, 0.0, 8)
+    assert (done.chunk.compute_s, done.queue_s, done.chunk.batch_rows) == (3.0, 0.0, 7)
 
 
 def test_rows_from_a_position_on_replace_those_behind_it(model, served):
