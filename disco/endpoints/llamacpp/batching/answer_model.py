@@ -178,6 +178,11 @@ class AnswerModel:
         return True
 
     @property
+    def has_more_prompt(self) -> bool:
+        """Whether more of the prompt, or of a lost cache, follows the rows that `next_rows` returns."""
+        return self._valid < len(self._ids) or len(self._ids) + len(self._needed) < len(self.prompt)
+
+    @property
     def waits_for_slot(self) -> bool:
         """Whether nothing can go on without a slot."""
         return not self.ready and self.slot is None

@@ -191,7 +191,7 @@ class Scheduler:
         turn = min((answer.turn for answer, _ in windows), default=self._turns)
         try:
             if reading is not None and reading[0].turn <= turn:
-                self._compute([reading], now, waits=False)
+                self._compute([reading], now, waits=not reading[0].view.has_more_prompt)
             elif windows:
                 self._compute_windows(windows, now)
         except EndpointFailure as lost:  # what the model needs elsewhere; the model itself stays
@@ -297,8 +297,8 @@ class Scheduler:
             members: the answers with their rows.
             now: s.
             group: see `grouped`.
-            waits: for the numbers, so that the pass is timed. The batches of a prompt need not: the model may take the
-                next one meanwhile.
+            waits: for the numbers, so that the pass is timed. The batches of a prompt but the last need not: the model
+                may take the next one meanwhile.
         """
         for answer, rows in members:
             slot = answer.view.slot

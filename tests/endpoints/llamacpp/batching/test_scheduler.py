@@ -171,6 +171,31 @@ def test_each_verdict_of_the_server_alone_tells_of_its_own_batch_and_the_first_o
     assert [(one.queue_s, one.compute_s) for one in later] == [(0.0, 1.0)] * 6
 
 
+class SlowElsewhere(FakeModel):
+    """Computes elsewhere: `compute` takes a second and does not wait, each pass takes ten."""
+
+    def __init__(self):
+        super().__init__()
+        self.now, self.unfinished, self.waits = 0.0, 0, []
+
+    def compute(self, parts):
+        self.now, self.unfinished = self.now + 1, self.unfinished + 1
+        return super().compute(parts)
+
+    def synchronise(self):
+        self.now, self.unfinished = self.now + 10 * self.unfinished, 0
+        self.waits.append(len(self.passes))
+
+
+def test_a_prompt_is_waited_for_at_its_last_batch_and_all_of_its_time_is_told():
+    """What is not told counts as the network's: drafts would seem to need a round trip as long as the prompt."""
+    model = SlowElsewhere()
+    bench = Bench(model, timer=lambda: model.now)
+    first, *later = bench.ask(1, 0, 0, prompt=PROMPT, alone=2).reply.items
+    assert model.waits == [2, 3, 4]  # the prompt has two batches
+    assert (first.compute_s, [one.compute_s for one in later]) == (22.0, [11.0, 11.0])
+
+
 def test_an_answer_that_was_lost_goes_on_from_its_tokens_without_choosing_them_again(expected):
     for settled in (0, 1, 9, 29):
         bench = Bench()
