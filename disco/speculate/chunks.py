@@ -100,9 +100,9 @@ class PassTimes:
 
 
 def even_pass(rows: int, most: int) -> int:
-    """Return how many of a chunk's rows the next pass takes, where a pass takes `most`: passes are equally long.
+    """Return how many of `rows` the next pass computes, where a pass computes at most `most`: all passes are alike.
 
-    A short rest would be dear: 256 rows and 12 more take a third longer than twice 134 (see `PassTimes`).
+    A short rest would be dear: 256 rows and then 12 take an eighth longer than twice 134 (see `PassTimes`).
     """
     return ceil(rows / ceil(rows / most))
 

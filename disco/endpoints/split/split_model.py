@@ -33,7 +33,7 @@ from disco.speculate.layer_facts import LayerFacts
 __all__ = ["Chunks", "SplitModel", "head_file"]
 
 _DEPTH: Final = 256  # at which passes are measured: behind few tokens, attention costs nothing yet
-_SLACK: Final = 0.05  # so much slower than the best a larger chunk may be predicted: no time is known better
+_SLACK: Final = 0.05  # a larger chunk may take so much longer than the best one: no estimate is more exact
 
 Chunks = Literal["makespan", "equation3", "all"] | int
 """How a prompt is cut: "makespan" minimises the exact recursion, "equation3" is the paper's, "all" sends it in one."""

@@ -15,7 +15,7 @@ The chunks are chosen live by what the endpoint itself knows (it measures its li
 minimum are by the idle machine's figures is in the second table.
 
 Results are added to a file of JSON lines, and measured cells are not measured again. Needs an idle machine with two
-cores: about 35 minutes. --quick tries it in two.
+cores: about 50 minutes. --quick tries it in two.
 """
 
 from __future__ import annotations
