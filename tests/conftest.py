@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 # Reading the world's certificates costs every client 60 ms.
 os.environ.pop("SSL_CERT_FILE", None)
 os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
+# No test reads or changes the user's own state file; a test of the state file names one.
+os.environ["DISCO_STATE"] = "off"
 
 from quick_model import use_quick_model
 from servers import LlamaServer, llama_cpp_server, native_llama_server

@@ -1,0 +1,7 @@
+"""What lasts: the state file, in which the programs of one user on one machine keep what they learnt and spent."""
+
+from __future__ import annotations
+
+from disco.state.database import Database, state_path
+
+__all__ = ["Database", "state_path"]
