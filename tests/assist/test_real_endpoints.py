@@ -53,6 +53,7 @@ async def ask(client: AsyncDisco, server: Any, messages: Any, max_tokens: int) -
     return text, stream.route
 
 
+@pytest.mark.slow
 async def test_an_answer_is_handed_over_and_its_prompt_read_once_also_by_later_turns(model, native_server):
     """The server's own count of its tokens is within its limit, and no token of the conversation is read again."""
     port = int(native_server.base_url.split(":")[2].split("/")[0])

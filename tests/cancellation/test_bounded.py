@@ -149,6 +149,7 @@ async def read_long(tokens: int) -> float:
         return held / tokens
 
 
+@pytest.mark.slow
 async def test_a_long_answer_takes_memory_in_proportion():
     await read_long(500)
     short, long = await read_long(1_000), await read_long(4_000)

@@ -189,6 +189,7 @@ async def test_another_endpoint_carries_on_in_mid_answer(
     assert why in device._worker._backoff.why
 
 
+@pytest.mark.slow
 async def test_it_comes_back_by_itself_and_later_each_time(process_model):
     device = process_model
     await complete(device, ask(max_tokens=1))  # its back-off is at the beginning
@@ -269,6 +270,7 @@ anyio.run(main, *sys.argv[1:])
 """
 
 
+@pytest.mark.slow
 def test_a_program_that_forgets_to_close_ends_quietly_and_one_that_is_killed_leaves_no_process():
     command = [sys.executable, "-c", PROGRAM, "ends", "thread", "process"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)

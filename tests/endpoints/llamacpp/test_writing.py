@@ -88,6 +88,7 @@ async def test_a_call_that_the_model_chooses_itself(thread_model):
     assert ("sunny" in text, ended.finish_reason) == (True, "stop")  # results of calls are read
 
 
+@pytest.mark.slow
 async def test_a_call_is_paused_in_its_middle_and_its_grammar_goes_on(thread_model, monkeypatch):
     """Also where another request has used the model meanwhile: what is lost is read again, and stays a call."""
     monkeypatch.setattr(worker, "PAUSE_HOLD_S", 0.05)
@@ -193,6 +194,7 @@ LLAMA = (
 )
 
 
+@pytest.mark.slow
 async def test_a_template_that_knows_tools_decides_how_calls_are_written_unless_it_refuses_the_history(
     thread_model, monkeypatch
 ):

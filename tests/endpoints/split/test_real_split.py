@@ -53,6 +53,7 @@ async def compared(parts, prompts, *, tokens, window):
         await anyio.to_thread.run_sync(server.close)
 
 
+@pytest.mark.slow
 def test_a_few_tokens_with_bad_drafts(parts):
     reports = anyio.run(lambda: compared(parts, PROMPTS[:1], tokens=8, window=2))
     assert sum(one.rejected for one in reports) > 0

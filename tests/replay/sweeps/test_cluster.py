@@ -35,6 +35,7 @@ def cluster():
         yield cluster
 
 
+@pytest.mark.slow
 def test_both_workers_and_nobody_else_give_the_figures_of_one_process_token_by_token(cluster):
     arms = [Arm("server_only", 1.0, migrate=True), Arm("auto", 0.5)]
     calls = []
