@@ -184,6 +184,9 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
             neither requests that must stay on this machine nor calls that pass through.
         histories: where a cascade keeps the scores of its tiers between runs, numbers only: a file, or a
             `disco.judging.HistoryStore`. None: they last as long as the client.
+        state: the state file, in which all programs of this user on this machine keep what they learnt and spent:
+            numbers, never a text. None: the platform's folder for state, or what the environment variable `DISCO_STATE`
+            names. False: no file. A path: that file.
         budget: the most that may be spent within a sliding window: `{"server_usd": 0.50, "window_s": 86_400}`.
             The keys are those of the preset's `[limits]`, which this replaces: `server_usd`, `server_tokens`,
             `device_tokens`, `window_s`, `unreported`.
@@ -226,6 +229,7 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
         backups: Sequence[Backup] = (),
         budget: Mapping[str, Any] | None = None,
         histories: str | os.PathLike[str] | HistoryStore | None = None,
+        state: str | os.PathLike[str] | bool | None = None,
         timeouts: Timeouts | None = None,
         default_options: Mapping[str, Any] | None = None,
         redact: Redact | None = None,
@@ -256,6 +260,7 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
             backups=backups,
             budget=budget,
             histories=histories,
+            state=state,
             timeouts=timeouts,
             default_options=default_options,
             redact=redact,

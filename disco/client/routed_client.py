@@ -247,6 +247,7 @@ def _router(settings: ClientSettings, *, has_server: bool) -> Router:
         backups=_servers(settings.backups, local),
         budget=settings.budget,
         histories=settings.histories,
+        state=settings.state,
         speculate=settings.speculate,
     )
 

@@ -22,6 +22,7 @@ from disco.client.endpoint_catalog.client_endpoints import AnyTier, ClientEndpoi
 from disco.client.endpoint_catalog.local_servers import LocalServer
 from disco.client.endpoint_catalog.pairs import Speculate, drafting_of, questions
 from disco.client.endpoint_catalog.statistics import EndpointStatistics, make_room
+from disco.client.history_saving import HistorySaving
 from disco.client.live_driver import LiveSession
 from disco.client.planning import PlanningView, prepare, with_heir_prompts
 from disco.client.request_options import NO_OPTIONS, RequestOptions
@@ -36,12 +37,13 @@ from disco.dispatch.presets import with_limits
 from disco.endpoints.background_tasks import BackgroundTasks
 from disco.endpoints.contract import Endpoint
 from disco.errors import ConfigurationError
-from disco.judging import HistoryKey, HistoryStore, StoredHistory, store_of
+from disco.judging import HistoryStore, store_of
 from disco.plan import Candidate, Reach
 from disco.profiles import DeviceProfile, ServerProfile
 from disco.request import Request
+from disco.state import Database, state_path
 from disco.telemetry import OnRoute, Reporter, RequestFacts
-from disco.telemetry.log_lines import LOG, log_plan
+from disco.telemetry.log_lines import log_plan
 from disco.telemetry.reporter import AnswerReport
 
 if TYPE_CHECKING:
@@ -56,6 +58,9 @@ class Router:
 
     Mutable: `catalog`, `health`, `judging`, the two caches, `limiter`, `_refused` (servers whose refusal of the key was
     logged).
+
+    Attributes:
+        database: the state file; None where the client has none.
     """
 
     def __init__(
@@ -72,6 +77,7 @@ class Router:
         backups: Sequence[BackupServer] = (),
         budget: Mapping[str, Any] | None = None,
         histories: str | os.PathLike[str] | HistoryStore | None = None,
+        state: str | os.PathLike[str] | bool | None = None,
         speculate: Speculate = "off",
         seed: int | None = None,
     ) -> None:
@@ -89,11 +95,14 @@ class Router:
         self._rng = np.random.default_rng(seed)
         self._presets: dict[str, Preset] = {}
         self.health = Health()
-        self._store = store_of(histories)
-        self.judging = Judging(self._store)
+        path = state_path(state)
+        self.database = None if path is None else Database(path)
+        store = store_of(histories)
+        self.judging = Judging(store)
         self._refused: set[object] = set()
         self._dispatchers: dict[Any, tuple[Dispatcher, EndpointStatistics | None]] = {}
         self._host = BackgroundTasks()
+        self._histories = HistorySaving(self.judging.book, store, self._host)
         self._probes = BackgroundProbes(self._host)
         # Records of direct answers are written in the application's threads, also by destructors.
         self._many_threads = threading.RLock()
@@ -274,7 +283,7 @@ class Router:
             judging=self.judging,
             created_s=created_s,
             on_refit=self._refit,
-            on_end=self._save_histories,
+            on_end=self._histories.now_and_then,
             probes=None if features.local_only else self._probes,
             members=endpoints,
             model=model,
@@ -296,9 +305,10 @@ class Router:
     async def aclose(self) -> None:
         """End all sessions, and close every endpoint but the server and those that the caller owns. Idempotent."""
         await self._host.aclose()
-        if changed := self.judging.book.unsaved():
-            await self._save(changed)
+        await self._histories.at_the_end()
         await self.endpoints.aclose()
+        if self.database is not None:
+            await anyio.to_thread.run_sync(self.database.close)
 
     # ------------------------------------------------------------------ budgets, presets and plans
 
@@ -377,21 +387,6 @@ class Router:
             dispatcher = Dispatcher(preset, lengths=learnt.prompts, ttft=ttft, rng=rng, answers=answers)
             found = self._dispatchers[key] = dispatcher, statistics
         return found[0]
-
-    def _save_histories(self) -> None:
-        """Save the histories from time to time, in a thread: the file is written as a whole."""
-        changed = self.judging.book.unsaved(often=True)
-        if changed and self._host.is_open:
-            self._host.start_soon(self._save, changed)
-
-    async def _save(self, changed: Mapping[HistoryKey, StoredHistory]) -> None:
-        assert self._store is not None
-        try:
-            # Shielded: the book takes these as saved, and a client that is closed ends its background tasks.
-            with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(self._store.save, changed)
-        except Exception as error:  # noqa: BLE001 - a store of the application's must not end the client's answers
-            LOG.error("The histories of scores could not be saved: %s.", type(error).__name__)
 
     def _refit(self) -> None:
         for dispatcher, statistics in self._dispatchers.values():

@@ -44,6 +44,7 @@ class ClientSettings:
     backups: Sequence[Backup] = ()
     budget: Mapping[str, Any] | None = None
     histories: str | os.PathLike[str] | HistoryStore | None = None
+    state: str | os.PathLike[str] | bool | None = None
     timeouts: Timeouts | None = None
     default_options: Mapping[str, Any] | None = None
     redact: Redact | None = None

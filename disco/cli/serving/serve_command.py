@@ -46,7 +46,7 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
         raise ConfigurationError(
             "--isolation is for a local model, but --local none asks for none: leave one of them out"
         )
-    check_output(arguments, record=arguments.record, histories=arguments.histories)
+    check_output(arguments, record=arguments.record, histories=arguments.histories, state=arguments.state)
     from disco.client import AsyncDisco, RouteLog  # noqa: PLC0415 - `disco --help` needs no model
     from disco.endpoints.llamacpp.batching.engine_endpoint import EngineEndpoint  # noqa: PLC0415 - as above
     from disco.endpoints.llamacpp.model.model_files import short_name  # noqa: PLC0415 - as above
@@ -83,6 +83,7 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
                     tiers=_tiers(arguments.tier),
                     backups=_backups(arguments.backup),
                     histories=arguments.histories,
+                    state=False if arguments.state == "off" else arguments.state,
                     redact=None if arguments.redact is None else _hook(arguments.redact),
                 )
             except DiscoError:

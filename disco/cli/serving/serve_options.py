@@ -64,6 +64,11 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
         help="keep the scores that a cascade's thresholds are learnt from, numbers only, across restarts",
     )
     parser.add_argument(
+        "--state",
+        metavar="FILE",
+        help="keep what is learnt and spent in this file, numbers only, or `off` (default: the user's own state file)",
+    )
+    parser.add_argument(
         "--backup",
         nargs=2,
         action="append",

@@ -182,7 +182,7 @@ class Disco(SyncRouting, OpenAI):
 
     Args:
         local, isolation, preset, policy, continuation, device_profile, server_profile, price, tiers, backups, budget,
-            histories, timeouts, default_options, redact: as for `AsyncDisco`.
+            histories, state, timeouts, default_options, redact: as for `AsyncDisco`.
         on_route: as for `AsyncDisco`; called in the thread that made the answer.
         api_key, base_url, organization, project, timeout, max_retries, default_headers, default_query: as for
             `OpenAI`.
@@ -208,6 +208,7 @@ class Disco(SyncRouting, OpenAI):
         backups: Sequence[Backup] = (),
         budget: Mapping[str, Any] | None = None,
         histories: str | os.PathLike[str] | HistoryStore | None = None,
+        state: str | os.PathLike[str] | bool | None = None,
         timeouts: Timeouts | None = None,
         default_options: Mapping[str, Any] | None = None,
         redact: Redact | None = None,
@@ -238,6 +239,7 @@ class Disco(SyncRouting, OpenAI):
             backups=backups,
             budget=budget,
             histories=histories,
+            state=state,
             timeouts=timeouts,
             default_options=default_options,
             redact=redact,
