@@ -8,9 +8,9 @@ start.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from disco.endpoints.contract import Capabilities
 from disco.plan import READING_SPARE, TTFT_QUANTILES, Candidate, Reach
@@ -20,7 +20,7 @@ from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState
 from disco.session.machine import Session
 from disco.session.switching.answer_lengths import AnswerLengths
 
-__all__ = ["EndpointStatistics", "Statistics", "make_room"]
+__all__ = ["KINDS", "EndpointStatistics", "Keep", "Statistics", "make_room"]
 
 NEW_WEIGHT = 0.3  # weight of the newest answer in the running means below
 FEWEST_STARTS = 5  # of a device that no profile describes, before its line counts as measured
@@ -31,6 +31,9 @@ MOST_ANSWERS = 1000  # answers whose lengths are kept
 MOST_MODELS = 256  # models whose statistics are kept
 # Finish reasons of an answer that ended by itself; any other reason means that it was cut short.
 _WHOLE = frozenset({"stop", "tool_calls", "function_call"})
+
+Keep = Callable[[str, float, float], None]
+"""Takes one observation: its kind, its value and its second value. The state file's side of what is learnt."""
 
 
 def make_room(known: dict[Any, Any]) -> None:
@@ -51,6 +54,7 @@ class EndpointStatistics:
         turn_s: how long an answer occupies the endpoint, in seconds, if answers wait in a queue; 0 before the first.
         is_measured: whether the line is from a profile of this device, and not assumed.
         starts: how many starts the line was learnt from here.
+        keep: takes each new observation, for the state file; None: there is none.
     """
 
     ttft: Rolling | None = None
@@ -60,6 +64,7 @@ class EndpointStatistics:
     turn_s: float = 0.0
     is_measured: bool = True
     starts: int = 0
+    keep: Keep | None = field(default=None, repr=False)
     _spaced: tuple[float, ...] = ()
     _spaced_at: int = 0  # how many observations `_spaced` was computed from
 
@@ -118,10 +123,17 @@ class EndpointStatistics:
             self._spaced, self._spaced_at = known.spaced(TTFT_QUANTILES), seen
         return self._spaced
 
-    def _observe(self, read_tokens: int, took_s: float) -> None:
-        assert self.line is not None
-        self.line.observe(read_tokens, took_s)
-        self.starts += 1
+    def observe(self, kind: str, value: float, extra: float = 0.0) -> None:
+        """Learn one observation of a kind in `KINDS`, and have it kept."""
+        self.recall(kind, value, extra)
+        if self.keep is not None:
+            self.keep(kind, value, extra)
+
+    def recall(self, kind: str, value: float, extra: float = 0.0) -> None:
+        """Learn an observation that is kept already; one of an unknown kind says nothing."""
+        learn = KINDS.get(kind)
+        if learn is not None:
+            learn(self, value, extra)
 
     def learn(self, state: AttemptState) -> None:
         """Learn from one attempt of a finished answer."""
@@ -129,32 +141,74 @@ class EndpointStatistics:
             state.ended_at if state.prompt_read is None else state.prompt_read[0]
         )  # a follower only waits then
         if state.began_at is not None and over_at is not None:
-            busy_s = max(0.0, over_at - state.began_at)
-            self.turn_s += (NEW_WEIGHT if self.turn_s else 1.0) * (busy_s - self.turn_s)
+            self.observe("turn_s", max(0.0, over_at - state.began_at))
         if state.failure is not None or state.outcome is AttemptOutcome.CANCELLED:
             return
         if state.seam is not None and state.seam.method == "instructed":
             return  # it had to repeat some words before its first content
         if self.line is not None and state.prompt_read is not None and state.candidate.load_s == 0.0:
             read_at, read = state.prompt_read
-            self._observe(read, read_at - state.works_from_at)
+            self.observe("start_s", read_at - state.works_from_at, read)
         if state.first_content_at is None:
             if (
                 self.ttft is not None
                 and state.ended_at is not None
                 and state.outcome is not AttemptOutcome.FINISHED
             ):
-                self.ttft.observe_censored(max(0.0, state.ended_at - state.works_from_at))
+                self.observe("ttft_above_s", max(0.0, state.ended_at - state.works_from_at))
             return
         first_s = max(0.0, state.first_content_at - state.works_from_at)
         if self.ttft is not None:
-            self.ttft.observe(first_s)
-        elif self.line is not None and state.usage is not None and state.candidate.load_s == 0.0:
+            self.observe("ttft_s", first_s)
+        elif self.line is not None and state.usage is not None:
             read = state.usage.prompt_tokens - state.usage.cached_tokens - state.usage.probed[0]
-            self._observe(read, first_s)
+            if state.candidate.load_s == 0.0:
+                self.observe("start_s", first_s, read)
+            else:  # what the line does not account for was spent on loading the model
+                self.observe("load_s", max(0.0, first_s - self.line.k_s_per_token * read - self.line.c_s))
         writing_s = state.last_at - state.first_content_at - state.paused_s
         if state.tokens > FEWEST_TOKENS and writing_s > 0:
-            self.decode_tps += NEW_WEIGHT * ((state.tokens - 1) / writing_s - self.decode_tps)
+            self.observe("decode_tps", (state.tokens - 1) / writing_s)
+
+
+def _learn_ttft(known: EndpointStatistics, value: float, _: float) -> None:
+    if known.ttft is not None:
+        known.ttft.observe(value)
+
+
+def _learn_ttft_above(known: EndpointStatistics, value: float, _: float) -> None:
+    if known.ttft is not None:
+        known.ttft.observe_censored(value)
+
+
+def _learn_start(known: EndpointStatistics, took_s: float, read_tokens: float) -> None:
+    if known.line is not None:
+        known.line.observe(round(read_tokens), took_s)
+        known.starts += 1
+
+
+def _learn_decode(known: EndpointStatistics, tps: float, _: float) -> None:
+    known.decode_tps += NEW_WEIGHT * (tps - known.decode_tps)
+
+
+def _learn_turn(known: EndpointStatistics, busy_s: float, _: float) -> None:
+    known.turn_s += (NEW_WEIGHT if known.turn_s else 1.0) * (busy_s - known.turn_s)
+
+
+def _learn_load(known: EndpointStatistics, load_s: float, _: float) -> None:
+    known.load_s += NEW_WEIGHT * (load_s - known.load_s)
+
+
+KINDS: Final[Mapping[str, Callable[[EndpointStatistics, float, float], None]]] = {
+    "ttft_s": _learn_ttft,
+    "ttft_above_s": _learn_ttft_above,
+    "start_s": _learn_start,
+    "decode_tps": _learn_decode,
+    "turn_s": _learn_turn,
+    "load_s": _learn_load,
+}
+"""What is observed of an endpoint, and what each observation changes. Live answers and the state file's observations
+of earlier ones go through these alike, so a new kind needs a line here, and an `observe` where it is measured."""
 
 
 @dataclass(slots=True)
@@ -167,6 +221,8 @@ class Statistics:
         endpoints: statistics by a key that identifies an endpoint and its model.
         answers: lengths of the answers seen, in tokens, and whether each ended by itself.
         seen: number of answers so far.
+        keep: as of `EndpointStatistics`; the kinds are "answer_tokens" (its second value: whether the answer ended by
+            itself) and "prompt_tokens".
     """
 
     prompts: Lengths
@@ -174,6 +230,7 @@ class Statistics:
     endpoints: dict[Hashable, EndpointStatistics] = field(default_factory=dict)
     answers: deque[tuple[int, bool]] = field(default_factory=lambda: deque(maxlen=MOST_ANSWERS))
     seen: int = 0
+    keep: Keep | None = field(default=None, repr=False)
     _lengths: AnswerLengths | None = None
 
     def learn(self, session: Session, endpoints: Mapping[str, EndpointStatistics]) -> bool:
@@ -186,11 +243,28 @@ class Statistics:
         self.seen += 1
         is_due = self.seen % REFIT_EVERY == 0
         if session.finish_reason is not None and session.transcript.tokens > 0:
-            self.answers.append((session.transcript.tokens, session.finish_reason in _WHOLE))
+            is_whole = session.finish_reason in _WHOLE
+            self._observe("answer_tokens", session.transcript.tokens, is_whole)
         if is_due:
             self._lengths = None
-        self.prompts.observe(session.config.prompt_tokens)
+        self._observe("prompt_tokens", session.config.prompt_tokens)
         return is_due
+
+    def _observe(self, kind: str, tokens: int, extra: float = 0.0) -> None:
+        self.recall(kind, tokens, extra)
+        if self.keep is not None:
+            self.keep(kind, tokens, extra)
+
+    def recall(self, kind: str, tokens: float, extra: float = 0.0) -> None:
+        """Learn the length of an answer or of a prompt that is kept already; another kind says nothing."""
+        if kind == "answer_tokens":
+            self.answers.append((round(tokens), bool(extra)))
+        elif kind == "prompt_tokens":
+            self.prompts.observe(round(tokens))
+
+    def fit_again(self) -> None:
+        """Make the survival function of answer lengths anew when it is needed next."""
+        self._lengths = None
 
     def answer_lengths(self) -> AnswerLengths:
         """Return the survival function of answer lengths; the prior's until the client has seen enough answers."""
