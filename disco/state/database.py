@@ -11,19 +11,29 @@ does not break the file.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import os
-import queue
 import sqlite3
 import threading
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 import platformdirs
 
 from disco.errors import ConfigurationError
+from disco.state.file_faults import (
+    NotOursError,
+    file_at,
+    is_broken,
+    is_locked,
+    keep_private,
+    why_and_remedy,
+)
+from disco.state.write_queue import WriteQueue
 
 __all__ = ["BUSY_S", "MIGRATIONS", "Database", "state_path"]
 
@@ -38,6 +48,11 @@ BUSY_S: Final = 0.25
 _VARIABLE: Final = "DISCO_STATE"
 _OFF: Final = frozenset({"off", "0", "false", "no"})
 
+_APPLICATION: Final = 0x64_73_63_6F  # "dsco", the file's `PRAGMA application_id`
+_MOST_PAGES: Final = 16_384  # of 4 KiB: a limit of 64 MiB, far above what pruning lets the file reach
+_MOST_LOG_BYTES: Final = 4 * 2**20  # what is left of the -wal file after it was written back
+_FINISH_S: Final = 2.0  # how long closing waits for what is still to be written
+
 MIGRATIONS: Final = (
     """
     CREATE TABLE series (
@@ -51,11 +66,35 @@ MIGRATIONS: Final = (
     CREATE TABLE observations (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         series INTEGER NOT NULL REFERENCES series (id) ON DELETE CASCADE,
+        writer INTEGER NOT NULL,
         at REAL NOT NULL,
         value REAL NOT NULL,
         extra REAL NOT NULL DEFAULT 0
     );
     CREATE INDEX observations_of_series ON observations (series, id);
+    CREATE TABLE histories (
+        id INTEGER PRIMARY KEY,
+        task TEXT NOT NULL,
+        model TEXT NOT NULL,
+        kind TEXT NOT NULL,
+        seen INTEGER NOT NULL DEFAULT 0,
+        classes INTEGER NOT NULL DEFAULT 0,
+        at REAL NOT NULL,
+        UNIQUE (task, model, kind)
+    );
+    CREATE TABLE scores (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        history INTEGER NOT NULL REFERENCES histories (id) ON DELETE CASCADE,
+        score REAL NOT NULL,
+        is_exit INTEGER NOT NULL DEFAULT 0
+    );
+    CREATE INDEX scores_of_history ON scores (history, id);
+    CREATE TABLE label_scores (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        history INTEGER NOT NULL REFERENCES histories (id) ON DELETE CASCADE,
+        label_values TEXT NOT NULL
+    );
+    CREATE INDEX label_scores_of_history ON label_scores (history, id);
     CREATE TABLE facts (
         kind TEXT NOT NULL,
         key TEXT NOT NULL,
@@ -98,7 +137,8 @@ def state_path(given: str | os.PathLike[str] | bool | None = None) -> Path | Non
 
     Args:
         given: a client's argument `state`. None or True: the environment variable `DISCO_STATE`, which is a path or
-            "off", else the platform's folder for state (`platformdirs`). False: no file. A path: that file.
+            "off", else the platform's folder for state (`platformdirs`); none where the user has no home. False: no
+            file. A path: that file.
 
     Raises:
         ConfigurationError: the path is that of a folder, or empty.
@@ -110,10 +150,15 @@ def state_path(given: str | os.PathLike[str] | bool | None = None) -> Path | Non
         if named.lower() in _OFF:
             return None
         if not named:
-            return platformdirs.user_state_path("disco", appauthor=False) / "state.sqlite3"
+            folder = platformdirs.user_state_path("disco", appauthor=False)
+            if not folder.is_absolute():  # neither the environment nor the system knows a home
+                return None
+            return folder / "state.sqlite3"
         given = named
-    path = Path(given).expanduser()
-    if not os.fspath(given) or path.is_dir():
+    path: Path | None = None
+    with contextlib.suppress(RuntimeError):  # there is no such user
+        path = Path(given).expanduser()
+    if path is None or not os.fspath(given) or path.is_dir():
         raise ConfigurationError(
             f'state={os.fspath(given)!r} is not the path of a file. Give one, such as state="state.sqlite3", or '
             "state=False for none."
@@ -124,127 +169,142 @@ def state_path(given: str | os.PathLike[str] | bool | None = None) -> Path | Non
 class Database:
     """The connection of one process to a state file. Safe for threads; may be shared by several clients.
 
-    Mutable: `_connection` (made on first use, made again after a fork), `_writer`, `_waiting` (work submitted),
-    `is_usable`, `_has_warned`.
+    Mutable: `_connection` (made on first use, made again after a fork, and where the file was replaced), `_file` (which
+    file that is), `_queue`, `is_usable`, `_has_warned`.
 
     Attributes:
         path: the file.
-        is_usable: False once the file turned out to be broken, or of a later version: it is left alone from then on.
+        is_usable: False once the file turned out to be broken, or not to be ours: it is left alone from then on.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.is_usable = True
-        self._lock = threading.RLock()
-        self._connection: sqlite3.Connection | None = None
-        self._pid = 0
-        self._waiting: queue.SimpleQueue[Work[object] | None] = queue.SimpleQueue()
-        self._writer: threading.Thread | None = None
         self._has_warned = False
+        self._connection: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None
+        self._begin_process()
+        _opened.add(self)
+
+    def _begin_process(self) -> None:
+        """Begin anew: locks and threads of another process would never be let go."""
+        self._lock = threading.RLock()
+        self._queue = WriteQueue(self._write_all)
+        if self._connection is not None:
+            _inherited.append(self._connection)  # not closed, nor used: it is the parent's
+            self._connection = None
 
     def read(self, work: Work[T], default: T) -> T:
         """Return what `work` reads; `default` where the file cannot be read. The work sees one state of the file."""
-        return self._run(work, default, "BEGIN")
+        how, found = self._run(work, "BEGIN")
+        return found if how == "done" else default  # type: ignore[return-value] # a result is only there if it is done
 
     def write(self, work: Work[T], default: T) -> T:
         """Return what `work` returns once its changes are committed; `default` where they could not be.
 
         All of the work's changes are made, or none. The work holds the file's only right to write: keep it short.
         """
-        return self._run(work, default, "BEGIN IMMEDIATE")
+        how, found = self._run(work, "BEGIN IMMEDIATE")
+        return found if how == "done" else default  # type: ignore[return-value] # as above
 
     def submit(self, work: Work[object]) -> None:
-        """Let the writer thread do this work, in the order of the calls; return at once. A failure costs a warning."""
-        with self._lock:
-            if self._writer is None or not self._writer.is_alive():  # threads do not survive a fork
-                self._waiting = queue.SimpleQueue() if self._writer is not None else self._waiting
-                self._writer = threading.Thread(target=self._write_all, name="disco-state", daemon=True)
-                self._writer.start()
-            self._waiting.put(work)
+        """Let a thread do this work, in the order of the calls; return at once, whatever the file does.
+
+        A failure costs a warning. While another process keeps the file locked, the work waits (`MOST_WAITING`).
+        """
+        if self.is_usable:
+            self._queue.put(work)
+
+    def flush(self, within_s: float = _FINISH_S) -> None:
+        """Wait until what was submitted is written, for so many seconds at most."""
+        self._queue.finish(within_s)
 
     def close(self) -> None:
         """Finish what was submitted, and close the file. Idempotent; a later call opens the file again."""
+        self.flush()
         with self._lock:
-            writer, self._writer = self._writer, None
-        if writer is not None and writer.is_alive():
-            self._waiting.put(None)
-            writer.join()
-        with self._lock:
-            if self._connection is not None:
-                with contextlib.suppress(sqlite3.Error):
-                    self._connection.close()
-                self._connection = None
+            self._close_connection()
 
     # ------------------------------------------------------------------ one transaction
 
-    def _run(self, work: Work[T], default: T, begin: str) -> T:
+    def _run(self, work: Work[T], begin: str) -> tuple[Literal["done", "locked", "failed"], T | None]:
         with self._lock:
             if not self.is_usable:
-                return default
+                return "failed", None
             connection = None
             try:
                 connection = self._connected()
                 connection.execute(begin)
                 done = work(connection)
                 connection.execute("COMMIT")
-            except (sqlite3.Error, OSError, _LaterVersionError) as error:
+            except (sqlite3.Error, OSError, UnicodeError, NotOursError) as error:
                 self._warn(error)
-                if _is_broken(error):
+                if is_broken(error):
                     self.is_usable = False
-                return default
+                return "locked" if is_locked(error) else "failed", None
             else:
-                return done
+                return "done", done
             finally:
                 if connection is not None and connection.in_transaction:
                     with contextlib.suppress(sqlite3.Error):
                         connection.execute("ROLLBACK")
 
+    def _write_all(self, works: Sequence[Work[object]]) -> bool:
+        """Do what was submitted, in one transaction; where that fails, each work in one of its own."""
+
+        def together(connection: sqlite3.Connection) -> None:
+            for work in works:
+                work(connection)
+
+        how, _ = self._run(together, "BEGIN IMMEDIATE")
+        if how == "failed" and len(works) > 1:
+            for work in works:
+                self._run(work, "BEGIN IMMEDIATE")
+        return how != "locked"
+
     def _connected(self) -> sqlite3.Connection:
-        if self._connection is not None and self._pid == os.getpid():
-            return self._connection
-        # After a fork, the parent's connection must not be used, nor closed: that would drop the parent's locks.
+        """Return the connection to the file that is at the path now."""
+        if self._connection is not None:
+            if file_at(self.path) == self._file:
+                return self._connection
+            self._close_connection()  # the file was deleted, or replaced
         folder = self.path.parent
         if not folder.exists():
             folder.mkdir(parents=True, mode=0o700)
         if not self.path.exists():
             with contextlib.suppress(FileExistsError):
                 os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        keep_private(self.path)
         connection = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
         try:
+            _check_ours(connection)
+            connection.execute("PRAGMA trusted_schema = OFF")
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
             connection.execute("PRAGMA foreign_keys = ON")
+            connection.execute(f"PRAGMA max_page_count = {_MOST_PAGES}")
+            connection.execute(f"PRAGMA journal_size_limit = {_MOST_LOG_BYTES}")
             _migrate(connection)
         except BaseException:
             connection.close()
             raise
-        self._connection, self._pid = connection, os.getpid()
+        self._connection, self._file = connection, file_at(self.path)
         return connection
 
-    def _write_all(self) -> None:
-        waiting = self._waiting
-        while (work := waiting.get()) is not None:
-            self.write(work, None)
+    def _close_connection(self) -> None:
+        if self._connection is not None:
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.close()
+            self._connection = None
 
     def _warn(self, error: Exception) -> None:
         if self._has_warned:
             return
         self._has_warned = True
-        if isinstance(error, _LaterVersionError):
-            why, remedy = "it was written by a later version of disco", "Update disco, or give another path"
-        elif _is_broken(error):
-            why, remedy = (
-                "it is damaged or no state file",
-                "Delete it (`disco state forget --all`), or give another path",
-            )
-        elif isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
-            why, remedy = "another process keeps it locked", "Find that process if this happens again"
-        else:
-            why = getattr(error, "strerror", None) or type(error).__name__
-            remedy = "Make the file and its folder writable, or give another path"
+        why, remedy = why_and_remedy(error)
         _log.warning(
             "The state file %s cannot be used (%s). disco goes on without it: what is learnt and spent now counts in "
-            "this process only. %s, with state=... or the variable %s.",
+            "this process only. %s, or give another path, with state=... or the variable %s.",
             self.path,
             why,
             remedy,
@@ -252,17 +312,34 @@ class Database:
         )
 
 
-class _LaterVersionError(Exception):
-    pass
+_opened: weakref.WeakSet[Database] = weakref.WeakSet()
+_inherited: list[sqlite3.Connection] = []
 
 
-def _is_broken(error: Exception) -> bool:
-    """Whether the file itself is at fault, and will be so at the next call."""
-    if isinstance(error, _LaterVersionError):
-        return True
-    return isinstance(error, sqlite3.DatabaseError) and not isinstance(
-        error, sqlite3.OperationalError | sqlite3.IntegrityError | sqlite3.ProgrammingError
-    )
+def _begin_process() -> None:
+    for database in tuple(_opened):
+        database._begin_process()  # noqa: SLF001 - of this module
+
+
+@atexit.register
+def _finish_all() -> None:
+    """Write what a program has learnt that ends without closing its clients."""
+    for database in tuple(_opened):
+        database.flush(1.0)
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
+    os.register_at_fork(after_in_child=_begin_process)
+
+
+def _check_ours(connection: sqlite3.Connection) -> None:
+    """Raise `NotOursError` unless the file is empty, or a state file of this version or an earlier one."""
+    application = int(connection.execute("PRAGMA application_id").fetchone()[0])
+    is_empty = not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if application != _APPLICATION and not (application == 0 and is_empty and _version(connection) == 0):
+        raise NotOursError("it is the database of another program", "Leave it to that program")
+    if _version(connection) > len(MIGRATIONS):
+        raise NotOursError("it was written by a later version of disco", "Update disco")
 
 
 def _migrate(connection: sqlite3.Connection) -> None:
@@ -271,12 +348,11 @@ def _migrate(connection: sqlite3.Connection) -> None:
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
-        version = _version(connection)
-        if version > len(MIGRATIONS):
-            raise _LaterVersionError
-        for script in MIGRATIONS[version:]:
+        _check_ours(connection)  # again: another process may have been quicker
+        for script in MIGRATIONS[_version(connection) :]:
             for statement in script.split(";"):
                 connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {_APPLICATION}")
         connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
         connection.execute("COMMIT")
     except BaseException:

@@ -1,0 +1,70 @@
+"""What can be wrong with a state file: why it cannot be used, and what its user can do about that."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from pathlib import Path
+
+__all__ = ["NotOursError", "file_at", "is_broken", "is_locked", "keep_private", "why_and_remedy"]
+
+
+class NotOursError(Exception):
+    """The file is left alone: its arguments say why, and what to do."""
+
+
+def is_broken(error: Exception) -> bool:
+    """Return whether the file itself is at fault, and will be so at the next call."""
+    if isinstance(error, NotOursError):
+        return True
+    if isinstance(error, sqlite3.OperationalError):
+        return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR  # another schema than ours
+    return isinstance(error, sqlite3.DatabaseError) and not isinstance(
+        error, sqlite3.IntegrityError | sqlite3.ProgrammingError
+    )
+
+
+def is_locked(error: Exception) -> bool:
+    """Return whether another process, or another connection of this one, holds the file."""
+    codes = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+    return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF in codes
+
+
+def why_and_remedy(error: Exception) -> tuple[str, str]:
+    """Return why the file cannot be used, and what can be done, as the middle and the end of a message."""
+    if isinstance(error, NotOursError):
+        why, remedy = error.args
+        return why, remedy
+    if is_broken(error):
+        return "it is damaged or no state file", "Delete it (`disco state forget --all`)"
+    if is_locked(error):
+        return "another process keeps it locked", "Find that process if this happens again"
+    said = str(error) if isinstance(error, sqlite3.Error) else getattr(error, "strerror", None)
+    why = said or type(error).__name__
+    return why, "Make the file and its folder writable, and the disk less full"
+
+
+def file_at(path: Path) -> tuple[int, int] | None:
+    """Return which file is at a path now: its device and its number there; None: there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def keep_private(path: Path) -> None:
+    """Let only the user read the file.
+
+    Raises:
+        NotOursError: it belongs to another user.
+        OSError: its permissions cannot be changed.
+    """
+    if not hasattr(os, "geteuid"):  # Windows: files in a user's folders are the user's alone
+        return
+    found, user = path.stat(), os.geteuid()
+    if user not in (found.st_uid, 0):
+        raise NotOursError("it belongs to another user", "Delete it")
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        path.chmod(0o600)

@@ -1,0 +1,84 @@
+"""Work for the state file that nobody waits for: one thread does it, in the order in which it came."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final
+
+__all__ = ["MOST_WAITING", "WriteQueue"]
+
+_log = logging.getLogger("disco")
+
+Work = Callable[[sqlite3.Connection], object]
+
+MOST_WAITING: Final = 1000
+"""How much work waits at most, while another process keeps the file locked; of more, the oldest is dropped."""
+
+_IDLE_S = 5.0  # an idle thread ends after this time; the next work starts another one
+_AGAIN_S = 0.5  # after the file was found locked
+
+
+class WriteQueue:
+    """Takes work without ever waiting for the file. Safe for threads.
+
+    What has gathered while the file was written is written together, as one transaction.
+
+    Mutable: `_waiting`, `_thread` (None: there is none, or it ends), `_is_ending`.
+    """
+
+    def __init__(self, write: Callable[[Sequence[Work]], bool]) -> None:
+        """`write` does some work and says whether that is over; False: the file is locked, so it should come again."""
+        self._write = write
+        self._changed = threading.Condition(threading.Lock())
+        self._waiting: list[Work] = []
+        self._thread: threading.Thread | None = None
+        self._is_ending = False
+
+    def put(self, work: Work) -> None:
+        """Have this done, and return at once."""
+        with self._changed:
+            self._waiting.append(work)
+            if self._thread is None:
+                self._is_ending = False
+                self._thread = threading.Thread(target=self._run, name="disco-state", daemon=True)
+                self._thread.start()
+            else:
+                self._changed.notify()
+
+    def finish(self, within_s: float) -> None:
+        """Wait until all is done that was put, for so many seconds at most. A locked file is tried once more."""
+        with self._changed:
+            thread, self._is_ending = self._thread, True
+            self._changed.notify()
+        if thread is not None:
+            thread.join(within_s)
+
+    def _run(self) -> None:
+        works: list[Work] = []
+        while True:
+            with self._changed:
+                if not works and not self._waiting and not self._is_ending:
+                    self._changed.wait(_IDLE_S)
+                works, self._waiting = [*works, *self._waiting][-MOST_WAITING:], []
+                if not works:
+                    self._thread = None
+                    return
+                is_last = self._is_ending
+            if self._done(works) or is_last:
+                works = []
+                continue
+            with self._changed:
+                if not self._is_ending:
+                    self._changed.wait(_AGAIN_S)
+
+    def _done(self, works: Sequence[Work]) -> bool:
+        try:
+            return self._write(works)
+        except Exception as error:  # noqa: BLE001 - a defect must not end the thread, nor what comes after
+            _log.error(
+                "What was learnt or spent was not written to the state file: %s.", type(error).__name__
+            )
+            return True
