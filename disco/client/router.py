@@ -7,11 +7,11 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
-import anyio.to_thread
 import numpy as np
 
 from disco.client.accounting import Accounting
@@ -22,7 +22,7 @@ from disco.client.endpoint_catalog.client_endpoints import AnyTier, ClientEndpoi
 from disco.client.endpoint_catalog.local_servers import LocalServer
 from disco.client.endpoint_catalog.pairs import Speculate, drafting_of, questions
 from disco.client.endpoint_catalog.statistics import EndpointStatistics, make_room
-from disco.client.history_saving import HistorySaving
+from disco.client.learnt.learnt_state import LearntState, store_in
 from disco.client.live_driver import LiveSession
 from disco.client.planning import PlanningView, prepare, with_heir_prompts
 from disco.client.request_options import NO_OPTIONS, RequestOptions
@@ -61,6 +61,7 @@ class Router:
 
     Attributes:
         database: the state file; None where the client has none.
+        learnt: what the file knows and what the client learns.
     """
 
     def __init__(
@@ -97,12 +98,15 @@ class Router:
         self.health = Health()
         path = state_path(state)
         self.database = None if path is None else Database(path)
-        store = store_of(histories)
+        store = store_in(self.database, store_of(histories))
         self.judging = Judging(store)
         self._refused: set[object] = set()
         self._dispatchers: dict[Any, tuple[Dispatcher, EndpointStatistics | None]] = {}
         self._host = BackgroundTasks()
-        self._histories = HistorySaving(self.judging.book, store, self._host)
+        self.learnt = LearntState(
+            *(self.database, store, self.statistics, self.health, self.judging.book, self._host),
+            on_news=self._refit,
+        )
         self._probes = BackgroundProbes(self._host)
         # Records of direct answers are written in the application's threads, also by destructors.
         self._many_threads = threading.RLock()
@@ -249,7 +253,8 @@ class Router:
         if preset.cascade.aim == "money":
             self.catalog.check_prices(within, model)
         by_name = {m.name: m for m in members}
-        known = {m.name: self.catalog.known(m, model) for m in members}
+        await self.learnt.ready(members, model)
+        known = {m.name: self.learnt.known(m, model, self.catalog.known(m, model)) for m in members}
         able = [m.endpoint.capabilities(model) for m in members]
         candidates = [
             self.catalog.candidate(m, model, preset, can) for m, can in zip(members, able, strict=True)
@@ -283,7 +288,7 @@ class Router:
             judging=self.judging,
             created_s=created_s,
             on_refit=self._refit,
-            on_end=self._histories.now_and_then,
+            on_end=partial(self.learnt.answered, watch),
             probes=None if features.local_only else self._probes,
             members=endpoints,
             model=model,
@@ -299,16 +304,15 @@ class Router:
         self, server: OpenAIEndpoint | None, model: str | None, options: RequestOptions = NO_OPTIONS
     ) -> None:
         """Warm up every endpoint that requests with these options may reach; see `ClientEndpoints.warm_up`."""
-        preset = self._preset(options)
-        await self.endpoints.warm_up(server, model, self.reach_of(options), drafting_of(options, preset))
+        drafting = drafting_of(options, self._preset(options))
+        await self.learnt.warm_up(self.endpoints.members(server, drafting), model)
+        await self.endpoints.warm_up(server, model, self.reach_of(options), drafting)
 
     async def aclose(self) -> None:
         """End all sessions, and close every endpoint but the server and those that the caller owns. Idempotent."""
         await self._host.aclose()
-        await self._histories.at_the_end()
+        await self.learnt.aclose()
         await self.endpoints.aclose()
-        if self.database is not None:
-            await anyio.to_thread.run_sync(self.database.close)
 
     # ------------------------------------------------------------------ budgets, presets and plans
 

@@ -57,6 +57,7 @@ class StoredHistory:
         labels: centred scores of the labels of the last answers, oldest first; empty where answers are no classes.
         classes: a checksum of the classes that the labels are.
         exits: (number, score) of the answers that went up early; see `ExitHistory.exits`.
+        labels_seen: how many of the answers with `labels` this process has added; not kept by a `FileStore`.
     """
 
     scores: tuple[float, ...]
@@ -64,6 +65,7 @@ class StoredHistory:
     labels: tuple[tuple[float, ...], ...] = ()
     classes: int = 0
     exits: tuple[tuple[int, float], ...] = ()
+    labels_seen: int = 0
 
 
 class HistoryStore(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from disco.judging.confidence import SequenceConfidence
 from disco.judging.early_exit import ExitHistory
@@ -14,7 +14,7 @@ from disco.judging.score_history import ScoreHistory
 __all__ = ["MOST_TASKS", "JudgeBook"]
 
 MOST_TASKS = 256
-_SAVED_EVERY = 100  # scores
+_SAVED_EVERY = 100  # scores, where the store does not say otherwise
 _NOTHING = StoredHistory((), 0)
 
 
@@ -33,6 +33,13 @@ class JudgeBook:
         self._exits: dict[HistoryKey, ExitHistory] = {}
         self._tasks: set[str] = set()
         self._saved: dict[HistoryKey, int] = {}  # by key, `_seen` when it was saved
+        self._saved_every = int(getattr(store, "saved_every", _SAVED_EVERY))
+
+    def restore(self, stored: Mapping[HistoryKey, StoredHistory]) -> dict[HistoryKey, StoredHistory]:
+        """Begin histories with these where they have not begun yet; return those that will."""
+        taken = {key: history for key, history in stored.items() if key not in self._histories}
+        self._stored.update(taken)
+        return taken
 
     def history(self, key: HistoryKey, capacity: int) -> ScoreHistory:
         """Return the history of a key; `capacity` counts when it is made.
@@ -83,13 +90,14 @@ class JudgeBook:
     def unsaved(self, *, often: bool = False) -> dict[HistoryKey, StoredHistory]:
         """Return what has changed since the last call, for the store; empty without a store.
 
-        The caller saves it, in a thread where that must not block. `often`: only after every hundredth score.
+        The caller saves it, in a thread where that must not block. `often`: only after every hundredth score, or
+        as many as the store wants (`saved_every`).
         """
         if self._store is None:
             return {}
         seen = {key: self._seen(key) for key in self._histories}
         new = {key: count - self._saved.get(key, 0) for key, count in seen.items()}
-        if often and sum(new.values()) < _SAVED_EVERY:
+        if often and sum(new.values()) < self._saved_every:
             return {}
         changed = {key: self._kept(key) for key, scores in new.items() if scores}
         self._saved.update({key: seen[key] for key in changed})
@@ -104,4 +112,5 @@ class JudgeBook:
         history, prior = self._histories[key], self._priors.get(key)
         labels = () if prior is None else tuple(prior)
         exits = self._exits[key].exits if key in self._exits else ()
-        return StoredHistory(tuple(history), history.seen, labels, self._classes.get(key, 0), exits)
+        added = 0 if prior is None else prior.seen
+        return StoredHistory(tuple(history), history.seen, labels, self._classes.get(key, 0), exits, added)

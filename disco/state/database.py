@@ -35,7 +35,7 @@ from disco.state.file_faults import (
 )
 from disco.state.write_queue import WriteQueue
 
-__all__ = ["BUSY_S", "MIGRATIONS", "Database", "state_path"]
+__all__ = ["BUSY_S", "MIGRATIONS", "Database", "Work", "state_path"]
 
 _log = logging.getLogger("disco")
 

@@ -19,7 +19,7 @@ from typing import Literal
 from disco.errors import FailureKind
 from disco.plan import CoolDown
 
-__all__ = ["Breaker", "BreakerConfig", "State"]
+__all__ = ["Breaker", "BreakerConfig", "Opening", "State"]
 
 State = Literal["closed", "open", "half_open"]
 
@@ -76,6 +76,25 @@ class BreakerConfig:
     probe_s: float = 30.0
 
 
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """Why and until when a breaker is open. Times are in seconds, on the breaker's clock.
+
+    Attributes:
+        why: the last failure that counted.
+        failures: how many failures led to this.
+        level: how often the breaker has opened since the endpoint was last well for a while; sets the next cool-down.
+        at: when it opened.
+        until: the end of the cool-down.
+    """
+
+    why: FailureKind
+    failures: int
+    level: int
+    at: float
+    until: float
+
+
 class Breaker:
     """The breaker of one endpoint, or of one model's rate limit there. All fields but `config` are mutable."""
 
@@ -122,6 +141,23 @@ class Breaker:
             "rate_limit" if self._why is FailureKind.RATE_LIMIT else "failures"
         )
         return CoolDown(endpoint, reason, str(self._why), self._failures, self._until - now)
+
+    @property
+    def opening(self) -> Opening | None:
+        """Why and until when the breaker is open, the half-open one included; None: it is closed."""
+        if self._opened_at is None:
+            return None
+        return Opening(self._why, self._failures, self._level, self._opened_at, self._until)
+
+    def reopen(self, known: Opening) -> None:
+        """Open as another breaker of the same endpoint is, unless this one stays open for longer."""
+        if self._opened_at is None or known.until > self._until:
+            self._opened_at, self._until = known.at, known.until
+            self._why, self._failures = known.why, known.failures
+            self._level = max(self._level, known.level)
+            self._failed_at = max(self._failed_at, known.at)
+            self._probe_until = -inf
+            self._outcomes.clear()
 
     def claim(self, now: float) -> int | None:
         """Make the calling request the probe of a half-open breaker.

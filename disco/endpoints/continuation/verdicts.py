@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import anyio
 import anyio.lowlevel
@@ -21,13 +21,24 @@ RETRY_S = 60.0
 class Verdicts(dict[Key, ProbeVerdict]):
     """Verdicts by base_url and model. May be shared by several endpoints: only one of them probes at a time.
 
-    Mutable: what a dict is; `_running`, an event for each probe under way, with its event loop; `_again_at`, by key.
+    Mutable: what a dict is; `_running`, an event for each probe under way, with its event loop; `_again_at`, by key;
+    `on_found`.
+
+    Attributes:
+        on_found: called with each new verdict; None: nobody wants to know.
     """
+
+    on_found: Callable[[Key, ProbeVerdict], None] | None = None
 
     def __init__(self, known: Mapping[Key, ProbeVerdict] | None = None) -> None:
         super().__init__(known or {})
         self._running: dict[Key, tuple[object, anyio.Event]] = {}
         self._again_at: dict[Key, float] = {}
+
+    def __setitem__(self, key: Key, verdict: ProbeVerdict) -> None:
+        super().__setitem__(key, verdict)
+        if self.on_found is not None:
+            self.on_found(key, verdict)
 
     def running(self, key: Key) -> anyio.Event | None:
         """Return the event that is set when the probe under way ends; None: there is none in this event loop."""

