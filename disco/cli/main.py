@@ -20,6 +20,7 @@ from disco.cli.replay_options import add_replay, add_tune
 from disco.cli.serving import add_serve
 from disco.cli.speculation.speculate_command import add_speculate
 from disco.cli.split.split_command import add_split
+from disco.cli.state.state_command import add_state
 
 __all__ = ["main"]
 
@@ -115,6 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     profile.set_defaults(run=_profile)
 
     add_measure(commands)
+    add_state(commands)
     add_serve(commands).set_defaults(run=_serve, fast_loop=True)
     add_speculate(commands)
     add_split(commands)

@@ -170,17 +170,20 @@ class Database:
     """The connection of one process to a state file. Safe for threads; may be shared by several clients.
 
     Mutable: `_connection` (made on first use, made again after a fork, and where the file was replaced), `_file` (which
-    file that is), `_queue`, `is_usable`, `_has_warned`.
+    file that is), `_queue`, `is_usable`, `fault`.
 
     Attributes:
         path: the file.
         is_usable: False once the file turned out to be broken, or not to be ours: it is left alone from then on.
+        fault: the first failure; None: there was none.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, warns: bool = True) -> None:
+        """Open nothing yet. `warns`: whether the first failure is logged."""
         self.path = path
         self.is_usable = True
-        self._has_warned = False
+        self.fault: Exception | None = None
+        self._warns = warns
         self._connection: sqlite3.Connection | None = None
         self._file: tuple[int, int] | None = None
         self._begin_process()
@@ -218,6 +221,13 @@ class Database:
     def flush(self, within_s: float = _FINISH_S) -> None:
         """Wait until what was submitted is written, for so many seconds at most."""
         self._queue.finish(within_s)
+
+    def tidy(self) -> None:
+        """Give the space of what was deleted back, and overwrite it. Where other programs use the file, later."""
+        with self._lock, contextlib.suppress(sqlite3.Error, OSError, NotOursError):
+            connection = self._connected()
+            connection.execute("VACUUM")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
         """Finish what was submitted, and close the file. Idempotent; a later call opens the file again."""
@@ -298,9 +308,11 @@ class Database:
             self._connection = None
 
     def _warn(self, error: Exception) -> None:
-        if self._has_warned:
+        if self.fault is not None:
             return
-        self._has_warned = True
+        self.fault = error
+        if not self._warns:
+            return
         why, remedy = why_and_remedy(error)
         _log.warning(
             "The state file %s cannot be used (%s). disco goes on without it: what is learnt and spent now counts in "

@@ -243,7 +243,9 @@ class LlamaCppEndpoint(Endpoint):
             if not str(self._model).startswith("hf:"):  # which would fetch the file
                 with suppress(DiscoError, OSError):
                     size = f" {locate(self._model).stat().st_size} B"
-            self._state_name = f"{self.profile_name}{size}, {self._threads} threads, {self._gpu_layers} on GPU"
+            self._state_name = (
+                f"{self.profile_name}{size}, {self._threads} threads, {self._gpu_layers} on GPU"
+            )
         return self._state_name
 
     @property

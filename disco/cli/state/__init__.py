@@ -1,0 +1,1 @@
+"""`disco state`: shows, exports and forgets what clients have learnt."""
