@@ -150,10 +150,12 @@ def state_path(given: str | os.PathLike[str] | bool | None = None) -> Path | Non
         if named.lower() in _OFF:
             return None
         if not named:
-            folder = platformdirs.user_state_path("disco", appauthor=False)
-            if not folder.is_absolute():  # neither the environment nor the system knows a home
+            try:
+                folder = platformdirs.user_state_path("disco", appauthor=False)
+            except RuntimeError:  # neither the environment nor the system knows a home
                 return None
-            return folder / "state.sqlite3"
+            # Earlier versions of platformdirs return "~/..." then, a folder of this name in the working folder.
+            return folder / "state.sqlite3" if folder.is_absolute() else None
         given = named
     path: Path | None = None
     with contextlib.suppress(RuntimeError):  # there is no such user

@@ -67,4 +67,4 @@ def keep_private(path: Path) -> None:
     if user not in (found.st_uid, 0):
         raise NotOursError("it belongs to another user", "Delete it")
     if stat.S_IMODE(found.st_mode) & 0o077:
-        path.chmod(0o600)
+        path.chmod(stat.S_IMODE(found.st_mode) & ~0o077)

@@ -11,6 +11,7 @@ import http.client
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -117,7 +118,17 @@ def test_nothing_an_application_does_gives_them_away(process, tmp_path):
         "stderr": "[prompt]",
     }.items():
         assert says in (tmp_path / file).read_text()
+    learnt = state_files(tmp_path)
+    with closing(sqlite3.connect(learnt[0])) as database:
+        kinds = {kind for (kind,) in database.execute("SELECT kind FROM series")}
+        assert {"ttft_s", "decode_tps", "start_s", "answer_tokens", "prompt_tokens"} <= kinds
+        assert database.execute("SELECT count(*) FROM facts").fetchone()[0]
     assert found_under(tmp_path, SECRETS | TEXTS) == []
+
+
+def state_files(folder: Path) -> list[Path]:
+    """The files of the state file where such a process has it by default, the file itself first."""
+    return sorted((folder / "home" / "STATE" / "disco").glob("state.sqlite3*"))
 
 
 def test_the_server_gives_nothing_away(process, tmp_path):
@@ -168,6 +179,8 @@ def test_the_server_gives_nothing_away(process, tmp_path):
         quiet = b"".join(ask(path, None) for path in ("/metrics", "/health", "/v1/nothing"))
         assert list(found_in(b"".join(said + bad), SECRETS)) == []
         assert list(found_in(quiet, SECRETS | TEXTS)) == []
+        assert [file.name.partition("sqlite3")[2] for file in state_files(tmp_path)] == ["", "-shm", "-wal"]
+        assert found_under(tmp_path / "home", SECRETS | TEXTS) == []
         serve.send_signal(signal.SIGINT)
         assert serve.wait(WITHIN_S) == 0
     assert "server: http://127.0.0.1" in (tmp_path / "stdout").read_text()

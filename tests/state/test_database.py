@@ -1,0 +1,350 @@
+"""The state file: what was committed stays, and whatever is wrong with the file costs one warning and no answer."""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import sqlite3
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from disco import ConfigurationError
+from disco.state import Database, state_path
+from disco.state.database import MIGRATIONS
+
+ROOT = Path(__file__).parents[2]
+ADD = "INSERT INTO series (kind, endpoint, address, model) VALUES (?, '', '', '')"
+
+
+def add(kind: str):
+    return lambda connection: connection.execute(ADD, (kind,))
+
+
+def kinds(database: Database) -> list[str] | None:
+    return database.read(
+        lambda c: [kind for (kind,) in c.execute("SELECT kind FROM series ORDER BY id")], None
+    )
+
+
+@pytest.fixture
+def path(tmp_path) -> Path:
+    return tmp_path / "folder" / "state.sqlite3"
+
+
+@pytest.fixture
+def warnings(caplog):
+    """Returns the texts of the warnings of disco so far."""
+    caplog.set_level(logging.WARNING, "disco")
+    return lambda: caplog.messages
+
+
+def in_child(work) -> int:
+    """The exit status of a forked process that does this and nothing else."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            status = int(work() or 0)
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_what_is_written_is_read_by_other_connections_and_by_the_user_alone(path):
+    one, other = Database(path), Database(path)
+    assert one.write(add("a"), None) is not None
+    assert kinds(other) == ["a"]
+    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+    assert len(modes) == 3
+    assert set(modes.values()) == {0o600}
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    one.close()
+    other.close()
+    assert [file.name for file in path.parent.iterdir()] == ["state.sqlite3"]
+    path.chmod(0o644)
+    assert kinds(Database(path)) == ["a"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_work_is_all_done_or_not_at_all(path):
+    database = Database(path)
+
+    def half(connection):
+        add("a")(connection)
+        add("a")(connection)  # which is there already
+
+    assert database.write(half, "failed") == "failed"
+    assert kinds(database) == []
+
+
+def test_what_is_submitted_is_done_in_order_and_bad_work_harms_nothing_else(path, caplog):
+    database = Database(path)
+
+    def broken(connection):
+        raise ZeroDivisionError
+
+    for number in range(50):
+        database.submit(add(str(number)))
+        if number % 10 == 0:
+            database.submit(add("0"))  # refused, the first one apart
+    database.flush()
+    database.submit(broken)
+    database.flush()
+    database.submit(add("last"))
+    database.close()
+    found = kinds(database)
+    assert found == [*map(str, range(50)), "last"]
+    assert "ZeroDivisionError" in caplog.text
+
+
+BAD = {
+    "random bytes": os.urandom(9000),
+    "a text": b"Dear diary, ...\n" * 300,
+    "the beginning of a database": b"SQLite format 3\0" + b"\0" * 40,
+}
+
+
+@pytest.mark.parametrize("content", BAD.values(), ids=BAD)
+def test_a_broken_file_costs_one_warning_and_is_left_alone(path, warnings, content):
+    path.parent.mkdir()
+    path.write_bytes(content)
+    database = Database(path)
+    assert [database.read(len, "default"), database.write(len, "default")] == ["default"] * 2
+    database.submit(add("a"))
+    database.close()
+    assert path.read_bytes() == content
+    (warning,) = warnings()
+    assert "is damaged or no state file" in warning
+    assert "disco state forget --all" in warning
+    assert not database.is_usable
+
+
+def test_a_truncated_file_costs_one_warning(path, warnings):
+    database = Database(path)
+    for number in range(3000):
+        database.submit(add(f"kind number {number}"))
+    database.close()
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    again = Database(path)
+    assert kinds(again) is None
+    again.submit(add("a"))
+    again.close()
+    assert len(warnings()) == 1
+    path.write_bytes(b"")  # of nothing, nothing is lost
+    assert kinds(Database(path)) == []
+
+
+def test_another_programs_database_and_a_later_version_are_left_alone(path, warnings):
+    path.parent.mkdir()
+    other = sqlite3.connect(path)
+    other.execute("CREATE TABLE contacts (name)")
+    other.commit()
+    before = path.read_bytes()
+    assert kinds(Database(path)) is None
+    assert path.read_bytes() == before
+    later = path.with_name("later")
+    assert kinds(Database(later)) == []
+    with sqlite3.connect(later) as connection:
+        connection.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+    connection.close()
+    assert kinds(Database(later)) is None
+    assert ["another program" in warnings()[0], "later version of disco" in warnings()[1]] == [True, True]
+
+
+def test_a_locked_file_costs_one_warning_and_the_work_waits(path, warnings):
+    database = Database(path)
+    assert kinds(database) == []
+    other = sqlite3.connect(path)
+    other.execute("BEGIN IMMEDIATE")
+    started_at = time.monotonic()
+    for number in range(3):
+        database.submit(add(str(number)))
+    assert time.monotonic() - started_at < 0.2  # nobody waits for the file
+    assert database.write(add("now"), "default") == "default"
+    assert kinds(database) == []  # reading goes on
+    other.rollback()
+    database.close()
+    assert kinds(database) == ["0", "1", "2"]
+    assert len(warnings()) == 1
+    assert "keeps it locked" in warnings()[0]
+
+
+def test_a_file_that_stays_locked_does_not_hold_up_the_end(path, warnings):
+    database = Database(path)
+    assert kinds(database) == []
+    other = sqlite3.connect(path)
+    other.execute("BEGIN EXCLUSIVE")
+    for number in range(100):
+        database.submit(add(str(number)))
+    started_at = time.monotonic()
+    database.close()
+    assert time.monotonic() - started_at < 5.0
+    other.close()
+    assert len(warnings()) == 1
+
+
+def test_a_fork_begins_anew_and_harms_neither(path):
+    database = Database(path)
+    database.submit(add("parent"))
+    database.flush()
+    with database._lock:  # as if another thread wrote at that moment
+
+        def child() -> int:
+            database.submit(add("child"))
+            database.close()
+            return 0 if kinds(database) == ["parent", "child"] else 1
+
+        status = in_child(child)
+    assert status == 0
+    assert database.write(add("again"), None) is not None
+    assert kinds(database) == ["parent", "child", "again"]
+
+
+def test_threads_share_a_connection(path):
+    database = Database(path)
+
+    def work(name: str) -> None:
+        for number in range(20):
+            database.submit(add(f"{name}{number}")) if number % 2 else database.write(
+                add(f"{name}{number}"), None
+            )
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    database.close()
+    assert len(kinds(database)) == 80
+
+
+def test_a_file_that_was_deleted_is_made_anew(path):
+    database = Database(path)
+    database.write(add("a"), None)
+    for file in path.parent.iterdir():
+        file.unlink()
+    assert kinds(database) == []
+    database.write(add("b"), None)
+    assert kinds(Database(path)) == ["b"]
+
+
+def test_nothing_is_lost_of_a_program_that_ends_without_closing(path):
+    Database(path).write(add("a"), None)
+    program = f"import pathlib; from disco.state import Database; d = Database(pathlib.Path({str(path)!r}))"
+    program += f"; d.submit(lambda c: c.execute({ADD!r}, ('b',)))"
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
+    assert kinds(Database(path)) == ["a", "b"]
+
+
+# ------------------------------------------------------------------ folders and disks
+
+
+def as_nobody() -> None:
+    """Root may write everywhere."""
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setegid(65534)
+        os.seteuid(65534)
+
+
+@pytest.mark.skipif(not hasattr(os, "seteuid"), reason="rights are another matter there")
+@pytest.mark.parametrize("what", ["a file", "a folder", "no folder", "another user's"])
+def test_where_nothing_may_be_written_there_is_one_warning(what, caplog):
+    caplog.set_level(logging.WARNING, "disco")
+    is_root = os.geteuid() == 0
+    if what == "another user's" and not is_root:
+        pytest.skip("there is no other user here")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        path = folder / "state.sqlite3"
+        if what == "no folder":
+            path = folder / "missing" / "state.sqlite3"
+        else:
+            made = Database(path)
+            made.write(add("a"), None)
+            made.close()
+            path.chmod(0o444 if what == "a file" else 0o644)
+        if is_root and what in ("a file", "a folder"):
+            for one in (path, folder):
+                os.chown(one, 65534, 65534)
+        if what in ("a folder", "no folder"):
+            folder.chmod(0o555)
+
+        def child() -> int:
+            as_nobody()
+            caplog.records.clear()
+            database = Database(path)
+            done = database.write(add("x"), "default")
+            database.submit(add("y"))
+            database.close()
+            return 0 if done == "default" and len(caplog.records) == 1 else 1
+
+        assert in_child(child) == 0
+        folder.chmod(0o755)
+
+
+def test_a_full_disk_costs_one_warning_and_what_was_committed_stays(path, caplog):
+    caplog.set_level(logging.WARNING, "disco")
+    Database(path).write(add("a"), None)
+
+    def child() -> int:
+        database = Database(path)
+        kinds(database)
+        del caplog.records[:]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (120_000, 120_000))  # the -wal file grows up to that
+        for number in range(60):
+            database.write(
+                lambda c, n=number: c.executemany(ADD, [(f"{n} {i} " + "x" * 400,) for i in range(8)]), 0
+            )
+        database.close()
+        return 0 if len(caplog.records) == 1 else 1
+
+    assert in_child(child) == 0
+    found = kinds(Database(path))
+    assert found is not None
+    assert found[0] == "a"
+
+
+def test_the_file_cannot_grow_without_end(path, warnings, monkeypatch):
+    monkeypatch.setattr("disco.state.database._MOST_PAGES", 40)
+    database = Database(path)
+    for number in range(60):
+        database.write(lambda c, n=number: c.execute(ADD, (f"{n} " + "x" * 3_000,)), None)
+    assert 5 < len(kinds(database)) < 40
+    assert len(warnings()) == 1
+    assert "full" in warnings()[0]
+
+
+# ------------------------------------------------------------------ which file
+
+
+def test_where_the_file_is(monkeypatch, tmp_path):
+    monkeypatch.delenv("DISCO_STATE")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert state_path() == state_path(True) == tmp_path / "disco" / "state.sqlite3"
+    assert state_path(False) is None
+    assert state_path("~/mine") == Path("~/mine").expanduser()
+    for value, found in {"off": None, " OFF ": None, "0": None, str(tmp_path / "x"): tmp_path / "x"}.items():
+        monkeypatch.setenv("DISCO_STATE", value)
+        assert state_path() == found
+        assert state_path(tmp_path / "y") == tmp_path / "y"
+    for wrong in ("", tmp_path, "~nobody-has-this-name/x"):
+        with pytest.raises(ConfigurationError, match="is not the path of a file"):
+            state_path(wrong)
+
+
+def test_a_user_without_a_home_has_no_file(monkeypatch):
+    for name in ("DISCO_STATE", "HOME", "XDG_STATE_HOME", "USERPROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)
+    assert state_path() is None
