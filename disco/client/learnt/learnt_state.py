@@ -98,7 +98,7 @@ class LearntState:
         self._news: list[tuple[Subject, Observation]] = []  # of this process, not written yet
         self._seen = 0  # number of the newest observation that was looked at; -1: none was by this process
         self._read_to: dict[Subject, int] = {}  # the same for one subject, which may have been read later
-        self._begun = False
+        self._begun = self._is_looking = False
         self._again_at = self._looked_at = 0.0  # on the clock of `time.monotonic`
         self._pid, self._writer = os.getpid(), _number()
         if database is not None:
@@ -213,7 +213,7 @@ class LearntState:
         self._write(self._breakers.changes(watch, anyio.current_time(), time.time()))
         if time.monotonic() - self._looked_at > NEWS_EVERY_S and self._begun and self._host.is_open:
             self._looked_at = time.monotonic()
-            self._host.start_soon(self._look)
+            self._host.start_soon(self.look)
 
     def _write(self, works: Sequence[Work[object]] = ()) -> None:
         assert self._database is not None
@@ -221,22 +221,30 @@ class LearntState:
         if news or works:
             self._database.submit(partial(_write, self._writer, news, works))
 
-    async def _look(self) -> None:
-        """Learn what other programs have learnt."""
-        assert self._database is not None
+    async def look(self) -> None:
+        """Learn what other programs have learnt since the last look."""
+        if self._database is None or self._is_looking:
+            return
+        self._is_looking = True
+        try:
+            await self._look(self._database)
+        finally:
+            self._is_looking = False
+
+    async def _look(self, database: Database) -> None:
         subjects, seen, writer = {EVERYONE, *self._told}, self._seen, self._writer
 
         def since(connection: sqlite3.Connection) -> tuple[Learnt, list[Fact]]:
             return observations_since(connection, seen, subjects, writer), read_facts(connection, BREAKER)
 
-        read = partial(self._database.read, since, None)
+        read = partial(database.read, since, None)
         found = await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
         if found is None:
             return
         learnt, breakers = found
-        is_first, self._seen = self._seen < 0, learnt.newest
+        self._seen = learnt.newest
         self._breakers.restore(breakers, anyio.current_time(), time.time())
-        if is_first or not learnt.observations:
+        if seen < 0 or not learnt.observations:
             return
         for subject, one in learnt.observations:
             knows = self._statistics if subject == EVERYONE else self._told.get(subject)
