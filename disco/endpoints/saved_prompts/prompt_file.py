@@ -27,8 +27,8 @@ __all__ = [
     "PromptHead",
     "UnusableFileError",
     "file_name",
+    "read_all",
     "read_head",
-    "read_state",
     "write_file",
 ]
 
@@ -143,37 +143,18 @@ def read_head(path: Path) -> PromptHead:
         OSError: it cannot be read.
     """
     with path.open("rb") as file:
-        packed = file.read(_HEAD.size)
-        if packed[: len(MAGIC)] != MAGIC[: len(packed)]:
-            raise UnusableFileError("foreign")
-        if len(packed) >= len(MAGIC) + 4 and int.from_bytes(packed[8:12], "little") > VERSION:
-            raise UnusableFileError("later")
-        checksum = file.read(_CHECKSUM.size)
-        if len(packed) < _HEAD.size or checksum != _CHECKSUM.pack(zlib.crc32(packed)):
-            raise UnusableFileError("damaged")
-        _, _, model, kind, tokens, state_bytes, read_s, saved_at, ids_sum, state_sum = _HEAD.unpack(packed)
-        if tokens > _MOST_TOKENS or kind >= len(_KINDS):
-            raise UnusableFileError("damaged")
-        data = file.read(4 * tokens)
-        whole = _HEAD.size + _CHECKSUM.size + 4 * tokens + state_bytes
-        if zlib.crc32(data) != ids_sum or os.fstat(file.fileno()).st_size != whole:
-            raise UnusableFileError("damaged")
-    ids = array("i", data)
-    if sys.byteorder == "big":
-        ids.byteswap()
-    return PromptHead(path, model, _KINDS[kind], ids, state_bytes, read_s, saved_at, state_sum)
+        return _read_head(path, file)
 
 
-def read_state(head: PromptHead) -> bytearray:
-    """Return the model's state, checked.
+def read_all(path: Path) -> tuple[PromptHead, bytearray]:
+    """Return what a file says of itself, and the model's state, both checked.
 
     Raises:
-        UnusableFileError: the file was changed since its head was read.
-        OSError: it cannot be read.
+        UnusableFileError, OSError: as for `read_head`.
     """
-    state = bytearray(head.state_bytes)
-    with head.path.open("rb", buffering=0) as file:
-        file.seek(-head.state_bytes, os.SEEK_END)
+    with path.open("rb", buffering=0) as file:
+        head = _read_head(path, file)
+        state = bytearray(head.state_bytes)
         view, at = memoryview(state), 0
         while at < len(state):
             count = file.readinto(view[at:])
@@ -182,7 +163,29 @@ def read_state(head: PromptHead) -> bytearray:
             at += count
     if zlib.crc32(state) != head.state_checksum:
         raise UnusableFileError("damaged")
-    return state
+    return head, state
+
+
+def _read_head(path: Path, file: BinaryIO) -> PromptHead:
+    packed = file.read(_HEAD.size)
+    if packed[: len(MAGIC)] != MAGIC[: len(packed)]:
+        raise UnusableFileError("foreign")
+    if len(packed) >= len(MAGIC) + 4 and int.from_bytes(packed[8:12], "little") > VERSION:
+        raise UnusableFileError("later")
+    checksum = file.read(_CHECKSUM.size)
+    if len(packed) < _HEAD.size or checksum != _CHECKSUM.pack(zlib.crc32(packed)):
+        raise UnusableFileError("damaged")
+    _, _, model, kind, tokens, state_bytes, read_s, saved_at, ids_sum, state_sum = _HEAD.unpack(packed)
+    if tokens > _MOST_TOKENS or kind >= len(_KINDS):
+        raise UnusableFileError("damaged")
+    data = file.read(4 * tokens)
+    whole = _HEAD.size + _CHECKSUM.size + 4 * tokens + state_bytes
+    if zlib.crc32(data) != ids_sum or os.fstat(file.fileno()).st_size != whole:
+        raise UnusableFileError("damaged")
+    ids = array("i", data)
+    if sys.byteorder == "big":
+        ids.byteswap()
+    return PromptHead(path, model, _KINDS[kind], ids, state_bytes, read_s, saved_at, state_sum)
 
 
 def _bytes_of(ids: array[int]) -> bytes:

@@ -20,6 +20,7 @@ from disco.endpoints.saved_prompts.prompt_file import (
     PromptHead,
     UnusableFileError,
     file_name,
+    read_all,
     read_head,
     write_file,
 )
@@ -116,19 +117,30 @@ class PromptFolder:
         return list(self._heads.values())
 
     def _head(self, path: Path) -> PromptHead | None:
+        return self._usable(path, lambda: (read_head(path), None))[0]
+
+    def read(self, head: PromptHead) -> bytearray | None:
+        """Return the state of a saved prompt; None where it is gone, or cannot be used."""
+        found, state = self._usable(head.path, lambda: read_all(head.path))
+        # Another process may have saved the same prompt anew. The name promises the same tokens.
+        return state if found is not None and found.ids == head.ids else None
+
+    def _usable(
+        self, path: Path, read: Callable[[], tuple[PromptHead, bytearray | None]]
+    ) -> tuple[PromptHead | None, bytearray | None]:
         try:
-            head = read_head(path)
+            head, state = read()
             if head.model != self._model:
                 raise UnusableFileError("foreign")
         except FileNotFoundError:
-            return None
+            self._heads.pop(path, None)
         except UnusableFileError as error:
             self.reject(path, error)
-            return None
         except OSError as error:
             self._warn_once(path, f"cannot be read ({_reason(error)}). Make it readable, or delete it.")
-            return None
-        return head
+        else:
+            return head, state
+        return None, None
 
     def reject(self, path: Path, error: UnusableFileError) -> None:
         """Leave a file out from now on, with a warning; a damaged one is deleted."""
@@ -162,12 +174,12 @@ class PromptFolder:
             os.utime(head.path)
 
     def add(self, head: PromptHead, state: memoryview, *, keeps_going: Callable[[], bool]) -> bool:
-        """Save a prompt; `head.path` is set here. What was used least recently makes room for it.
+        """Save a prompt; `path` and `model` of its head are set here. What was used least recently makes room for it.
 
         Returns:
             Whether it was saved: not where it is larger than the whole folder may be, or `keeps_going` said so.
         """
-        head = replace(head, path=self.path / file_name(self._model, head.ids))
+        head = replace(head, path=self.path / file_name(self._model, head.ids), model=self._model)
         size = len(state) + 4 * len(head.ids) + 128
         if size > self._cache.max_bytes:
             return False

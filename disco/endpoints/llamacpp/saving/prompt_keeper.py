@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from disco.endpoints.llamacpp.batching.model_fingerprint import model_fingerprint
 from disco.endpoints.saved_prompts import PromptCache
-from disco.endpoints.saved_prompts.prompt_file import Kind, PromptHead, UnusableFileError, read_state
+from disco.endpoints.saved_prompts.prompt_file import Kind, PromptHead, UnusableFileError
 from disco.endpoints.saved_prompts.prompt_folder import PromptFolder
 
 __all__ = ["PromptKeeper", "keeper_of", "warn"]
@@ -104,17 +104,8 @@ class PromptKeeper:
         """Put the saved prompt into the cache that spares most of the time to read `ids`; do nothing if none does."""
         for shared, head in self._useful(ids, model.reusable(ids)):
             began_at = time.perf_counter()
-            try:
-                state = read_state(head)
-            except FileNotFoundError:
-                continue  # another process has made room
-            except UnusableFileError as error:
-                self._folder.reject(head.path, error)
-                continue
-            except OSError as error:
-                self._warn(
-                    f"The saved prompt {head.path} cannot be read ({error.strerror}). Make it readable."
-                )
+            state = self._folder.read(head)
+            if state is None:
                 continue
             if not model.put_state(head.ids, state):
                 self._folder.reject(head.path, UnusableFileError("damaged"))
