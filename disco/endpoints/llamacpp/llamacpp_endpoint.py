@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -48,6 +49,8 @@ def _usable_cores() -> int:
 
 class _Warmth(Job):
     """An empty job: it is served as soon as the model is loaded."""
+
+    is_brief = True
 
     def order(self) -> None:
         return None
@@ -195,13 +198,16 @@ class LlamaCppEndpoint(Endpoint):
     # In the event loop
 
     def capabilities(self, model: str | None = None) -> Capabilities:  # noqa: ARG002 - there is one model
-        loaded = self._worker.model
+        loaded, since = self._worker.model, self._worker.loading_since
         return Capabilities(
             continues=True,
             context_tokens=loaded.context_tokens if loaded is not None else self._expected_context(),
             features=_FEATURES,
             vocabulary=None if loaded is None else loaded.vocabulary,
             ready=loaded is not None,
+            loads=not str(self._model).startswith("hf:"),  # which may first have to be downloaded
+            loading_s=None if since is None else time.monotonic() - since,
+            load_s=None if loaded is None else self._worker.load_s,
             parks=True,
             follows=True,
             pauses=True,

@@ -47,6 +47,8 @@ class ModelWorker:
 
     Attributes:
         model: the loaded model; None before loading and after closing. Other threads may only read plain attributes.
+        load_s: how long it took to load, seconds; None before.
+        loading_since: when the model began to load, on the monotonic clock; None: it does not load.
 
     Args:
         load: makes the model, in the worker's thread.
@@ -59,6 +61,8 @@ class ModelWorker:
         self, load: Load, *, name: str, max_queue: int, upkeep: Callable[[float], Job] | None = None
     ) -> None:
         self.model: Engine | None = None
+        self.load_s: float | None = None
+        self.loading_since: float | None = None
         self._load = load
         self._name = name
         self._max_queue = max_queue
@@ -82,7 +86,7 @@ class ModelWorker:
         """How many jobs a new job would wait for."""
         taken = self._running not in (None, self._upkeep.running) or self._holder is not None
         resumed = sum(job.ready and not job.resident for job in self._aside if job is not self._holder)
-        return len(self._queue) + resumed + taken
+        return sum(not job.is_brief for job in tuple(self._queue)) + resumed + taken
 
     def occupied_beside(self, job: Job | None) -> bool:
         """Return whether a resident job would wait for other jobs now."""
@@ -263,8 +267,10 @@ class ModelWorker:
 
     def _try_to_load(self) -> bool:
         self._bring_back = False
+        since = self.loading_since = time.monotonic()
         try:
             self.model = self._load(self._keeps_going)
+            self.load_s = time.monotonic() - since
         except Aborted:
             return False
         except Lost as exc:
@@ -273,6 +279,8 @@ class ModelWorker:
         except Exception as exc:  # noqa: BLE001 - any error must reach all waiting jobs
             self._fail_all(partial(self._failure, exc, "could not be loaded"))
             return False
+        finally:
+            self.loading_since = None
         return True
 
     def _keeps_going(self) -> bool:
