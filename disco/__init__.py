@@ -8,6 +8,7 @@ from disco.client.endpoint_catalog.backups import Backup
 from disco.client.endpoint_catalog.local_servers import LocalServer
 from disco.client.endpoint_catalog.splits import Split
 from disco.client.endpoint_catalog.tiers import Tier
+from disco.client.settings import PromptCache
 from disco.client.sync.sync_client import AzureDisco, Disco
 from disco.errors import (
     AnswerTimeoutError,
@@ -39,6 +40,7 @@ __all__ = [
     "LocalServer",
     "ModelFileError",
     "NoEndpointError",
+    "PromptCache",
     "RedactionError",
     "RevisedText",
     "RouteLog",

@@ -57,6 +57,7 @@ and some servers write one too many."""
 TTFT_QUANTILES = 32
 """How many `Candidate.ttft_quantiles` a client gives where it knows the distribution."""
 
+_LOADED = 0.9  # of the expected load time, as long as the model is not known to be loaded
 _FREE = Rates()
 _OF_AN_HEIR = frozenset(
     {"logp", "progress"}
@@ -107,7 +108,9 @@ class Candidate:
         ttft_quantiles: evenly spaced quantiles of the time to first token beside prefill, s, not decreasing: of n
             quantiles, the first token takes no longer than number i (from 1) with probability i/n. Empty where only
             `overhead_s` is known.
-        load_s: time to load the model before that, s; 0 when the model is loaded.
+        load_s: time until the model is loaded, before that, s; 0 when it is.
+        loads: whether the model, where it is not loaded, is loaded from the request on, also while other endpoints
+            write.
         queue_s: expected wait in a queue before that, s; 0 where there is no queue or its length is not known.
         decode_tps: generated tokens per second.
         continues: whether the endpoint is known to continue a half-written answer.
@@ -136,6 +139,7 @@ class Candidate:
     overhead_s: float = 0.0
     ttft_quantiles: tuple[float, ...] = ()
     load_s: float = 0.0
+    loads: bool = False
     queue_s: float = 0.0
     decode_tps: float = 30.0
     continues: bool = False
@@ -171,6 +175,10 @@ class Candidate:
     def time_to_first_token_s(self, tokens: int) -> float:
         """Return the expected time to first token, s, with `tokens` left to prefill (paper: T_d = k·l + c)."""
         return self.queue_s + self.load_s + self.overhead_s + tokens / self.prefill_tps
+
+    def has_loaded_s(self, for_s: float) -> float:
+        """Return which part of `load_s` is over `for_s` seconds later, s; never all of it: the model may be late."""
+        return min(for_s, _LOADED * self.load_s) if self.loads else 0.0
 
     def answer_s(self, prompt_tokens: int, answer_tokens: int) -> float:
         """Return the expected time to the end of an answer of that length, s."""
@@ -322,6 +330,14 @@ class Plan:
     cascade: Cascade | None = None
     assist: Assist | None = None
     undivided: str | None = None
+
+    def loading(self, candidates: Mapping[str, Candidate]) -> list[str]:
+        """Return the endpoints named here whose models are to be loaded from the request on."""
+        named = [*(start.endpoint for start in self.starts), *self.fallbacks]
+        named += [migration.target for migration in self.migrations.values()]
+        return [
+            name for name in dict.fromkeys(named) if candidates[name].loads and candidates[name].load_s > 0
+        ]
 
     def wants_of(self, candidate: Candidate) -> frozenset[str]:
         """Return what an attempt on that endpoint is asked for.

@@ -45,6 +45,8 @@ class Request:
         redaction: what redacts the request on its way to any endpoint that is not on this device
             (`endpoints.redaction.Redaction`); None: nothing is redacted.
         added_tokens: the most tokens that the redaction adds to the prompt, as far as it is known.
+        may_be_saved: whether a model on this machine may save on disk what it has read of the prompt, where the
+            application chose that (`prompt_cache`). False: only where it saves private prompts, too.
         drafts: where a budget limits a pair of drafter and verify server: how many tokens its drafter may process
             besides the prompt, and its server in vain; None: as many as they like.
     """
@@ -63,6 +65,7 @@ class Request:
     refined: Sequence[Mapping[str, Any]] | None = field(default=None, repr=False)
     redaction: Any = field(default=None, repr=False, compare=False)
     added_tokens: int = 0
+    may_be_saved: bool = False
     drafts: int | None = None
 
     def due_in(self, deadline_s: float) -> Request:

@@ -41,9 +41,10 @@ ENDPOINT_SHARED = (
 ENDPOINT_KINDS = {
     "endpoints.continuation": set(),
     "endpoints.openai_api": {"endpoints.continuation"},
-    "endpoints.llamacpp": set(),
+    "endpoints.llamacpp": {"endpoints.saved_prompts"},
     "endpoints.local_server": {"endpoints.openai_api", "endpoints.continuation"},
     "endpoints.redaction": {"endpoints.openai_api", "endpoints.continuation"},
+    "endpoints.saved_prompts": set(),
     "endpoints.simulation": set(),
     "endpoints.speculative": {"endpoints.openai_api"},
     "endpoints.split": {"endpoints.llamacpp", "endpoints.openai_api", "endpoints.speculative"},

@@ -101,6 +101,9 @@ class Accounting:
         )
         if self._reservation is not None:
             live.written()
+        for name, statistics in self._endpoints.items():
+            if statistics.line is not None:  # of a device, whose model may have been loaded meanwhile
+                statistics.saw(self._members[name].capabilities(self._model))
         if self._statistics.learn(session, self._endpoints):
             self._on_refit()
         if self._report.listens:

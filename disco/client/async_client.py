@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from disco.endpoints.continuation import Continuation
     from disco.endpoints.contract import Endpoint
     from disco.endpoints.redaction import Redact
+    from disco.endpoints.saved_prompts import PromptCache
     from disco.judging import HistoryStore
     from disco.profiles import DeviceProfile, ServerProfile
     from disco.telemetry import OnRoute
@@ -187,6 +188,10 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
         state: the state file, in which all programs of this user on this machine keep what they learnt and spent:
             numbers, never a text. None: the platform's folder for state, or what the environment variable `DISCO_STATE`
             names. False: no file. A path: that file.
+        prompt_cache: save what the local model has read of system prompts and long conversations on disk, so that it
+            does not read them again after a restart. False: nothing is saved. True: in the platform's folder for
+            caches. A path: in that folder. Or a `disco.PromptCache`. The files hold texts, as tokens: see
+            docs/warm-start.md. Private prompts are not saved unless `PromptCache(private=True)` says so.
         budget: the most that may be spent within a sliding window: `{"server_usd": 0.50, "window_s": 86_400}`.
             The keys are those of the preset's `[limits]`, which this replaces: `server_usd`, `server_tokens`,
             `device_tokens`, `window_s`, `unreported`.
@@ -230,6 +235,7 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
         budget: Mapping[str, Any] | None = None,
         histories: str | os.PathLike[str] | HistoryStore | None = None,
         state: str | os.PathLike[str] | bool | None = None,
+        prompt_cache: bool | str | os.PathLike[str] | PromptCache = False,
         timeouts: Timeouts | None = None,
         default_options: Mapping[str, Any] | None = None,
         redact: Redact | None = None,
@@ -261,6 +267,7 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
             budget=budget,
             histories=histories,
             state=state,
+            prompt_cache=prompt_cache,
             timeouts=timeouts,
             default_options=default_options,
             redact=redact,

@@ -89,6 +89,7 @@ class LiveSession:
         self._timer_at = float("inf")
         self._group: anyio.abc.TaskGroup | None = None
         self._scopes: dict[int, anyio.CancelScope] = {}
+        self._scope_of_load: dict[str, anyio.CancelScope] = {}
         self._attempts: dict[int, Attempt] = {}
         self._cancel_requested = False
         self._schedule: Callable[[Callable[[], None]], object] | None = None  # from any thread
@@ -163,11 +164,14 @@ class LiveSession:
         """Drive the session to its end. Never raises, except for cancellation."""
         self._schedule = _scheduler()
         keep_interrupts_out(self._pump)
+        keep_interrupts_out(self._load)
         ended_by: Exception = DiscoError("The client was closed before the answer was complete.")
         try:
             async with anyio.create_task_group() as group:
                 self._group = group
                 self._apply(self.session.start(anyio.current_time()))
+                for name in self.session.plan.loading(self.session.candidates):
+                    group.start_soon(self._load, name)
                 await self._keep_time()
         except Exception as error:  # noqa: BLE001 - a defect must not end the client's other answers
             while isinstance(error, ExceptionGroup):
@@ -198,6 +202,19 @@ class LiveSession:
                 session.waits(number, now)
             if now >= session.wake_at:
                 self._apply(session.woken(now))
+
+    async def _load(self, name: str) -> None:
+        """Have an endpoint load its model while others write, and tell the session once it is loaded."""
+        with anyio.CancelScope() as self._scope_of_load[name]:
+            if self.done:
+                return
+            try:
+                await self._endpoints[name].warm_up()
+            except Exception as error:  # noqa: BLE001 - an attempt that needs the model reports it
+                _log.debug("Endpoint %r could not load its model: %s.", name, type(error).__name__)
+                return
+            if not self.done:
+                self._apply(self.session.loaded(name, anyio.current_time()))
 
     def _apply(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -233,6 +250,8 @@ class LiveSession:
     def _close(self, error: Exception | None) -> None:
         self.error = error
         self.done = True
+        for scope in self._scope_of_load.values():
+            scope.cancel()  # the answer does not wait for a model; it loads on
         self._poke.set()
         self._wake_readers()
         if self._on_done is not None:

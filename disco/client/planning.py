@@ -159,6 +159,8 @@ def prepare(
     if chooses:  # events of a server's own, which hold its text, could not show the class instead
         request = replace(request, responses=None)
     view.watch.claim(plan, view.now)
+    if features.reach == "any" and request.redaction is None:  # else the prompt is private
+        request = replace(request, may_be_saved=True)
     request = with_clocks(request, plan, by_name)
     config = SessionConfig(
         prompt_tokens=features.prompt_tokens,

@@ -248,6 +248,7 @@ def _router(settings: ClientSettings, *, has_server: bool) -> Router:
         budget=settings.budget,
         histories=settings.histories,
         state=settings.state,
+        prompt_cache=settings.prompt_cache,
         speculate=settings.speculate,
     )
 

@@ -18,7 +18,7 @@ from disco.client.accounting import Accounting
 from disco.client.answer_judging import Judging
 from disco.client.background_probes import BackgroundProbes
 from disco.client.endpoint_catalog.catalog import CatalogEntry, EndpointCatalog
-from disco.client.endpoint_catalog.client_endpoints import AnyTier, ClientEndpoints
+from disco.client.endpoint_catalog.client_endpoints import AnyTier, ClientEndpoints, Hosting
 from disco.client.endpoint_catalog.local_servers import LocalServer
 from disco.client.endpoint_catalog.pairs import Speculate, drafting_of, questions
 from disco.client.endpoint_catalog.statistics import EndpointStatistics, make_room
@@ -36,6 +36,7 @@ from disco.dispatch.policies.policy_registry import CASCADE
 from disco.dispatch.presets import with_limits
 from disco.endpoints.background_tasks import BackgroundTasks
 from disco.endpoints.contract import Endpoint
+from disco.endpoints.saved_prompts import PromptCache
 from disco.errors import ConfigurationError
 from disco.judging import HistoryStore, store_of
 from disco.plan import Candidate, Reach
@@ -79,14 +80,16 @@ class Router:
         budget: Mapping[str, Any] | None = None,
         histories: str | os.PathLike[str] | HistoryStore | None = None,
         state: str | os.PathLike[str] | bool | None = None,
+        prompt_cache: bool | str | os.PathLike[str] | PromptCache = False,
         speculate: Speculate = "off",
         seed: int | None = None,
     ) -> None:
         """See `AsyncDisco` for the arguments; `seed` fixes the random choices of dispatch."""
         self.preset = with_limits(load_preset(preset), budget)
         self.limiter = BudgetLimiter()
+        here = Hosting(isolation, PromptCache.of(prompt_cache))
         self.endpoints = ClientEndpoints(
-            local=local, isolation=isolation, tiers=tiers, backups=backups, price=price, speculate=speculate
+            local=local, here=here, tiers=tiers, backups=backups, price=price, speculate=speculate
         )
         self.catalog = EndpointCatalog(
             local=self.local, device_profile=device_profile, server_profile=server_profile

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from disco.client.request_options import NO_OPTIONS, RequestOptions
+from disco.endpoints.saved_prompts import PromptCache
 from disco.request import Timeouts
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from disco.profiles import DeviceProfile, ServerProfile
     from disco.telemetry import OnRoute
 
-__all__ = ["ClientSettings", "SharedParts"]
+__all__ = ["ClientSettings", "PromptCache", "SharedParts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class ClientSettings:
     budget: Mapping[str, Any] | None = None
     histories: str | os.PathLike[str] | HistoryStore | None = None
     state: str | os.PathLike[str] | bool | None = None
+    prompt_cache: bool | str | os.PathLike[str] | PromptCache = False
     timeouts: Timeouts | None = None
     default_options: Mapping[str, Any] | None = None
     redact: Redact | None = None

@@ -11,6 +11,7 @@ from disco.dispatch.arranging import Arranging, BudgetClass
 from disco.dispatch.assist import AssistPolicy, typical_answers
 from disco.dispatch.assist_solver import AnswerSurvival
 from disco.dispatch.cascade import CascadePolicy
+from disco.dispatch.cold_start import with_writer
 from disco.dispatch.eligibility import eligible
 from disco.dispatch.policies.policy_registry import ASSIST, AUTO, CASCADE
 from disco.dispatch.presets import Preset
@@ -23,6 +24,8 @@ from disco.profiles.time_distribution import Empirical
 __all__ = ["BudgetClass", "Dispatcher"]
 
 _NONE: Mapping[str, CoolDown] = {}
+# Policies under which no other endpoint writes while a model is loaded: who may answer is fixed there.
+_WAITS = frozenset({"device_only", CASCADE})
 
 
 class Dispatcher:
@@ -32,7 +35,7 @@ class Dispatcher:
     policy, through `refit` and with each request.
     """
 
-    __slots__ = ("_arranging", "_preset")
+    __slots__ = ("_arranging", "_policy", "_preset")
 
     def __init__(
         self,
@@ -65,6 +68,7 @@ class Dispatcher:
             if divides:
                 arranging = AssistPolicy(preset.assist, arranging, answers)
         self._arranging = arranging
+        self._policy = preset.dispatch.policy
 
     @property
     def preset(self) -> Preset:
@@ -93,7 +97,8 @@ class Dispatcher:
 
         An endpoint that cools down does not take part while another one may serve the request: it is the last of the
         fallbacks, and no answer moves there. An endpoint that is probed takes part as usual. Where only probes would
-        start, the next endpoint in order joins them once the probe is slow.
+        start, the next endpoint in order joins them once the probe is slow. Where only models would start that have to
+        be loaded first, a server writes meanwhile, unless the policy is "device_only" or "cascade".
 
         Args:
             features: the request's features.
@@ -126,6 +131,8 @@ class Dispatcher:
         starts = arranged.starts
         if probing and budget_class != "background" and all(start.endpoint in probing for start in starts):
             starts = _backed(starts, able, probing, self._arranging.limited(able), features.prompt_tokens)
+        if self._policy not in _WAITS and budget_class != "background":
+            starts = with_writer(starts, able, arranged.spared, features.prompt_tokens)
         starting = [start.endpoint for start in starts]
         if arranged.last:
             able.sort(key=lambda c: c.name in arranged.last)

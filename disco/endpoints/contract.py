@@ -61,6 +61,9 @@ class Capabilities:
             the server decides.
         vocabulary: fingerprint of the tokenizer, or None when unknown.
         ready: the endpoint can start now; False while a model still has to be loaded.
+        loads: `Endpoint.warm_up` loads the model in the background, and does nothing else.
+        loading_s: how long the model has been loading, seconds; None where it does not load now.
+        load_s: how long it took to load the model that is loaded, seconds; None where that is not known.
         parks: an attempt can finish its prefill and keep it without writing (`Attempt.park`).
         pauses: an attempt can stop writing and go on later where it stopped (`Attempt.pause`).
         follows: a parked attempt can be given more text and stay parked (`Attempt.follow`).
@@ -78,6 +81,9 @@ class Capabilities:
     features: frozenset[str] | None = frozenset()
     vocabulary: str | None = None
     ready: bool = True
+    loads: bool = False
+    loading_s: float | None = None
+    load_s: float | None = None
     parks: bool = False
     pauses: bool = False
     follows: bool = False

@@ -12,6 +12,7 @@ attempt writes, `transcript` holds the text, `attempt/` and `deadlines` hold the
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import inf
 
 from disco.cost.budget_reservation import BudgetReservation
@@ -44,7 +45,7 @@ _RUNNING = AttemptOutcome.RUNNING  # needed at every token; see `attempt_state`
 class Session:
     """Runs one plan to its end; the module's docstring says how a driver uses it.
 
-    Mutable: `started_at`, `wake_at`, and the parts.
+    Mutable: `started_at`, `wake_at`, `_present`, and the parts.
 
     Attributes:
         attempts: every attempt so far, by number.
@@ -70,6 +71,7 @@ class Session:
         agreement: AgreementJudge | None = None,
     ) -> None:
         """See the classes of the arguments; `candidates` holds at least every endpoint the plan names."""
+        self._present = candidates = dict(candidates)  # changed once a model is loaded
         self.plan, self.candidates, self.config, self.reservation = plan, candidates, config, reservation
         transcript = self.transcript = Transcript(playback, streams=config.streams)
         attempts = self._attempts = AttemptTable(candidates, config, watch, reservation, plan.wants_of)
@@ -117,10 +119,16 @@ class Session:
     def start(self, now: float) -> list[Effect]:
         """Begin the answer; the first event of every session."""
         out: list[Effect] = []
-        self.started_at = now
+        self.started_at = self.migration.began_at = now
         self._attempts.deadlines.started(now)
         self._race.begin(now, out)
         return self._settle(now, out)
+
+    def loaded(self, endpoint: str, now: float) -> list[Effect]:
+        """Handle the end of an endpoint's loading: from now on its attempts need not wait for its model."""
+        self._present[endpoint] = replace(self._present[endpoint], load_s=0.0)
+        self.migration.consider_anew()
+        return self._settle(now, [])
 
     def began(self, number: int, now: float) -> list[Effect]:
         """Handle the start of an attempt's work, at the end of its wait in a queue."""

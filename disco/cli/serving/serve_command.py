@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import openai
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from disco.endpoints.llamacpp.batching.engine import VerifyEngine
     from disco.endpoints.llamacpp.layers.layer_engine import LayerEngine
     from disco.endpoints.redaction import Redact
+    from disco.endpoints.saved_prompts import PromptCache
     from disco.speculate.layer_facts import LayerFacts
     from disco.speculate.messages import VerifierFacts
 
@@ -46,6 +47,7 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
         raise ConfigurationError(
             "--isolation is for a local model, but --local none asks for none: leave one of them out"
         )
+    prompt_cache = _prompt_cache(arguments)
     check_output(arguments, record=arguments.record, histories=arguments.histories, state=arguments.state)
     from disco.client import AsyncDisco, RouteLog  # noqa: PLC0415 - `disco --help` needs no model
     from disco.endpoints.llamacpp.batching.engine_endpoint import EngineEndpoint  # noqa: PLC0415 - as above
@@ -84,6 +86,7 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
                     backups=_backups(arguments.backup),
                     histories=arguments.histories,
                     state=False if arguments.state == "off" else arguments.state,
+                    prompt_cache=prompt_cache,
                     redact=None if arguments.redact is None else _hook(arguments.redact),
                 )
             except DiscoError:
@@ -111,6 +114,28 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
                 ),
             )
     return 0
+
+
+def _prompt_cache(arguments: argparse.Namespace) -> PromptCache | Literal[False]:
+    """Return how prompts are saved.
+
+    Raises:
+        ConfigurationError: a number is out of range, or an option is without effect.
+    """
+    from disco.endpoints.saved_prompts import PromptCache  # noqa: PLC0415 - `disco --help` needs none
+
+    if arguments.prompt_cache is None:
+        if arguments.prompt_cache_mib is not None or arguments.prompt_cache_private:
+            raise ConfigurationError(
+                "--prompt-cache-mib and --prompt-cache-private belong to --prompt-cache: give that, too"
+            )
+        return False
+    if arguments.verify is not None:
+        raise ConfigurationError(
+            "--prompt-cache cannot be used with --verify, whose model reads the prompts of many: leave one of them out"
+        )
+    size = {} if arguments.prompt_cache_mib is None else {"max_bytes": arguments.prompt_cache_mib * _MIB}
+    return PromptCache(folder=arguments.prompt_cache or None, private=arguments.prompt_cache_private, **size)
 
 
 def _engine(arguments: argparse.Namespace) -> VerifyEngine:

@@ -69,6 +69,23 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
         help="keep what is learnt and spent in this file, numbers only, or `off` (default: the user's own state file)",
     )
     parser.add_argument(
+        "--prompt-cache",
+        nargs="?",
+        const="",
+        metavar="FOLDER",
+        help="save what the local model has read of system prompts and long conversations, so that it need not read "
+        "them again after a restart; the files hold texts, as tokens (default folder: the user's folder for caches); "
+        "see docs/warm-start.md",
+    )
+    parser.add_argument(
+        "--prompt-cache-mib", type=int, metavar="MIB", help="most that they take, MiB (default: 512)"
+    )
+    parser.add_argument(
+        "--prompt-cache-private",
+        action="store_true",
+        help="save prompts, too, that must stay on this machine, such as all those under the preset private",
+    )
+    parser.add_argument(
         "--backup",
         nargs=2,
         action="append",

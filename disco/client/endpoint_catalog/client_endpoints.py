@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 import anyio
 
@@ -18,6 +18,7 @@ from disco.dispatch import Preset
 from disco.dispatch.eligibility import is_within
 from disco.dispatch.speculate_section import SpeculateSection
 from disco.endpoints.contract import Endpoint
+from disco.endpoints.saved_prompts import PromptCache
 from disco.errors import ConfigurationError, DiscoError
 from disco.plan import Reach
 from disco.telemetry.log_lines import LOG, log_probe
@@ -26,13 +27,25 @@ if TYPE_CHECKING:
     from disco.client.endpoint_catalog.backup_server import BackupServer
     from disco.endpoints.openai_api import OpenAIEndpoint
 
-__all__ = ["AnyTier", "ClientEndpoints", "tier_entries"]
+__all__ = ["AnyTier", "ClientEndpoints", "Hosting", "tier_entries"]
 
 AnyTier = Tier | Split | Endpoint
 """What a client takes as a tier."""
 
 # Answers that a tier on another machine is assumed to write at the same time, where its server does not report it.
 _AT_ONCE_ELSEWHERE = 16
+
+
+class Hosting(NamedTuple):
+    """How a local model runs that a client was given by name.
+
+    Attributes:
+        isolation: in a thread of this process, or in a process of its own.
+        prompt_cache: how prompts are saved; None: none is.
+    """
+
+    isolation: Literal["thread", "process"] = "thread"
+    prompt_cache: PromptCache | None = None
 
 
 class ClientEndpoints:
@@ -50,7 +63,7 @@ class ClientEndpoints:
         self,
         *,
         local: str | Path | Endpoint | LocalServer | None,
-        isolation: Literal["thread", "process"],
+        here: Hosting,
         tiers: Sequence[AnyTier],
         backups: Sequence[BackupServer],
         price: tuple[float, float] | None,
@@ -58,7 +71,11 @@ class ClientEndpoints:
     ) -> None:
         """Make the endpoints that are not given as objects; see `AsyncDisco` for the arguments."""
         self._owns_local = not isinstance(local, Endpoint)
-        self.local = None if local is None else _local_endpoint(local, isolation)
+        if local is None and here.prompt_cache is not None:
+            raise ConfigurationError(
+                "prompt_cache is for a local model, but none is configured: pass local=..., or leave prompt_cache out."
+            )
+        self.local = None if local is None else _local_endpoint(local, here)
         self.pairs = Pairs(speculate, self.local)
         first_tier = 0 if self.local is None else 1
         self.tiers = tier_entries(tiers, first_rank=first_tier)
@@ -262,10 +279,14 @@ def tier_entries(tiers: Sequence[AnyTier], *, first_rank: int) -> tuple[CatalogE
     return tuple(entries)
 
 
-def _local_endpoint(
-    local: str | Path | Endpoint | LocalServer, isolation: Literal["thread", "process"]
-) -> Endpoint:
+def _local_endpoint(local: str | Path | Endpoint | LocalServer, here: Hosting) -> Endpoint:
+    isolation, prompt_cache = here
     if isinstance(local, Endpoint):
+        if prompt_cache is not None:
+            raise ConfigurationError(
+                "prompt_cache is for a model that local=... names. This local model is an endpoint object "
+                "already. Give prompt_cache to that object: LlamaCppEndpoint(prompt_cache=...)."
+            )
         if isolation != "thread":
             raise ConfigurationError(
                 f"isolation={isolation!r} is for a model that local=... names. This local model is an endpoint "
@@ -275,6 +296,11 @@ def _local_endpoint(
     if isinstance(local, str) and is_address(local):
         local = LocalServer.at(local)
     if isinstance(local, LocalServer):
+        if prompt_cache is not None:
+            raise ConfigurationError(
+                "prompt_cache is for a model that runs in this program. This one runs in a server, which may have "
+                "a cache of its own: leave prompt_cache out."
+            )
         if isolation != "thread":
             raise ConfigurationError(
                 f"isolation={isolation!r} is for a model that runs in this program. This one runs in a server: leave "
@@ -283,4 +309,4 @@ def _local_endpoint(
         return local.endpoint()
     from disco.endpoints.llamacpp import LlamaCppEndpoint  # noqa: PLC0415 - only if it is used
 
-    return LlamaCppEndpoint(model=local, name="device", isolation=isolation)
+    return LlamaCppEndpoint(model=local, name="device", isolation=isolation, prompt_cache=prompt_cache)

@@ -25,6 +25,7 @@ __all__ = ["KINDS", "EndpointStatistics", "Keep", "Statistics", "make_room"]
 NEW_WEIGHT = 0.3  # weight of the newest answer in the running means below
 FEWEST_STARTS = 5  # of a device that no profile describes, before its line counts as measured
 SLOWEST_READ = 0.98  # quantile of the device's time to read a long prompt that a plan allows for
+_LAST_PART = 0.1  # of the time that loading usually takes: expected where it has taken longer already
 FEWEST_TOKENS = 8  # shorter answers give no good estimate of a rate
 REFIT_EVERY = 16  # answers between two fits of the policies
 MOST_ANSWERS = 1000  # answers whose lengths are kept
@@ -50,7 +51,7 @@ class EndpointStatistics:
         ttft: its TTFT if that does not depend on the prompt's length (a server's); else None.
         line: its TTFT as a line in the prompt's length (a device's); else None.
         decode_tps: generated tokens/s.
-        load_s: time to load a model that is not ready, in seconds.
+        load_s: time to load a model that is not ready, in seconds; from its profile at first, then as it was here.
         turn_s: how long an answer occupies the endpoint, in seconds, if answers wait in a queue; 0 before the first.
         is_measured: whether the line is from a profile of this device, and not assumed.
         starts: how many starts the line was learnt from here.
@@ -96,7 +97,8 @@ class EndpointStatistics:
             reading_spare=spare,
             overhead_s=overhead_s,
             ttft_quantiles=ttft_quantiles,
-            load_s=0.0 if able.ready else self.load_s,
+            load_s=0.0 if able.ready else self._load_left_s(able.loading_s or 0.0),
+            loads=able.loads,
             queue_s=(able.waiting or 0) * self.turn_s,
             decode_tps=self.decode_tps,
             continues=able.continues,
@@ -113,6 +115,15 @@ class EndpointStatistics:
             standby=standby,
             rank=rank,
         )
+
+    def _load_left_s(self, loading_s: float) -> float:
+        """Return how long loading will still take; above 0, for the model is not loaded."""
+        return max(self.load_s - loading_s, _LAST_PART * self.load_s)
+
+    def saw(self, able: Capabilities) -> None:
+        """Learn from what the endpoint says of itself: how long its model took to load."""
+        if able.load_s is not None:
+            self.load_s = able.load_s
 
     def _quantiles(self, known: Empirical) -> tuple[float, ...]:
         """Return the quantiles of the TTFT; computed after each of the first observations, then at every refit."""

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from disco.endpoints.continuation import Continuation
     from disco.endpoints.contract import Endpoint
     from disco.endpoints.redaction import Redact
+    from disco.endpoints.saved_prompts import PromptCache
     from disco.judging import HistoryStore
     from disco.profiles import DeviceProfile, ServerProfile
     from disco.telemetry import OnRoute
@@ -182,7 +183,7 @@ class Disco(SyncRouting, OpenAI):
 
     Args:
         local, isolation, preset, policy, continuation, device_profile, server_profile, price, tiers, backups, budget,
-            histories, state, timeouts, default_options, redact: as for `AsyncDisco`.
+            histories, state, prompt_cache, timeouts, default_options, redact: as for `AsyncDisco`.
         on_route: as for `AsyncDisco`; called in the thread that made the answer.
         api_key, base_url, organization, project, timeout, max_retries, default_headers, default_query: as for
             `OpenAI`.
@@ -209,6 +210,7 @@ class Disco(SyncRouting, OpenAI):
         budget: Mapping[str, Any] | None = None,
         histories: str | os.PathLike[str] | HistoryStore | None = None,
         state: str | os.PathLike[str] | bool | None = None,
+        prompt_cache: bool | str | os.PathLike[str] | PromptCache = False,
         timeouts: Timeouts | None = None,
         default_options: Mapping[str, Any] | None = None,
         redact: Redact | None = None,
@@ -240,6 +242,7 @@ class Disco(SyncRouting, OpenAI):
             budget=budget,
             histories=histories,
             state=state,
+            prompt_cache=prompt_cache,
             timeouts=timeouts,
             default_options=default_options,
             redact=redact,

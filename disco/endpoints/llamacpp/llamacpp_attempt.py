@@ -166,6 +166,7 @@ class LlamaCppAttempt(Attempt):
                 name=self._name,
                 wants=self._wants,
                 known_bytes=self._known_bytes(),
+                may_be_saved=self._request.may_be_saved,
             )
         if "progress" in self._wants:
             job.on_progress = mail.put

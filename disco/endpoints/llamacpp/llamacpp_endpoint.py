@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -27,6 +28,9 @@ from disco.endpoints.llamacpp.runtime.job import Job
 from disco.endpoints.llamacpp.runtime.speed_benchmark import Measurement, MeasurementJob
 from disco.endpoints.llamacpp.runtime.thread_mailbox import Mailbox
 from disco.endpoints.llamacpp.runtime.worker import ModelWorker
+from disco.endpoints.llamacpp.saving.prompt_keeper import keeper_of, warn
+from disco.endpoints.llamacpp.saving.saving_job import SavePrompts
+from disco.endpoints.saved_prompts import PromptCache
 from disco.errors import ConfigurationError, DiscoError, EndpointFailure
 from disco.events import Delta
 from disco.plan import PromptSize
@@ -45,6 +49,8 @@ def _usable_cores() -> int:
 
 class _Warmth(Job):
     """An empty job: it is served as soon as the model is loaded."""
+
+    is_brief = True
 
     def order(self) -> None:
         return None
@@ -77,6 +83,9 @@ class LlamaCppEndpoint(Endpoint):
         hang_s: with "process": the process is ended when it works on an answer and completes no step (a token, or
             `batch_tokens` of the prompt) for so many seconds.
         load_within_s: with "process": the process is ended when it has not loaded the model after so many seconds.
+        prompt_cache: save what was read of prompts on disk, and take it back after a start: True, a folder, or a
+            `disco.PromptCache`. These files hold the tokens of prompts and answers (docs/warm-start.md). A request is
+            saved only where it says that it may be (`Request.may_be_saved`), or with `PromptCache(private=True)`.
 
     Raises:
         ConfigurationError: a number is out of range, or this isolation is not available here.
@@ -96,6 +105,7 @@ class LlamaCppEndpoint(Endpoint):
         isolation: Literal["thread", "process"] = "thread",
         hang_s: float = 30.0,
         load_within_s: float = 600.0,
+        prompt_cache: bool | str | os.PathLike[str] | PromptCache | None = None,
     ) -> None:
         numbers = {"context_tokens": context_tokens, "threads": threads, "batch_tokens": batch_tokens}
         for option, value in (numbers | {"max_queue": max_queue}).items():
@@ -123,8 +133,10 @@ class LlamaCppEndpoint(Endpoint):
         self._load_within_s = load_within_s
         self._process: ModelProcess | None = None
         self._attempts: weakref.WeakSet[LlamaCppAttempt] = weakref.WeakSet()
+        self._prompt_cache = PromptCache.of(prompt_cache)
         load = self._load_here if isolation == "thread" else self._load_apart
-        self._worker = ModelWorker(load, name=self.name, max_queue=max_queue)
+        upkeep = None if self._prompt_cache is None else SavePrompts
+        self._worker = ModelWorker(load, name=self.name, max_queue=max_queue, upkeep=upkeep)
         self._drafter = LlamaCppDrafter(self._worker, name=self.name, warm_up=self.warm_up)
 
     # In the worker's thread
@@ -149,6 +161,7 @@ class LlamaCppEndpoint(Endpoint):
                     "batch_tokens": self._batch_tokens,
                     "gpu_layers": self._gpu_layers,
                     "chat_template": self._template,
+                    "prompt_cache": None if self._prompt_cache is None else self._prompt_cache.settings,
                 }
             )
         except BaseException:
@@ -173,6 +186,7 @@ class LlamaCppEndpoint(Endpoint):
 
         try:
             self._renderer = Renderer(model, self._template, check)
+            model.keeper = keeper_of(model, self._prompt_cache, warn)
         except BaseException:
             model.close()
             raise
@@ -185,13 +199,16 @@ class LlamaCppEndpoint(Endpoint):
     # In the event loop
 
     def capabilities(self, model: str | None = None) -> Capabilities:  # noqa: ARG002 - there is one model
-        loaded = self._worker.model
+        loaded, since = self._worker.model, self._worker.loading_since
         return Capabilities(
             continues=True,
             context_tokens=loaded.context_tokens if loaded is not None else self._expected_context(),
             features=_FEATURES,
             vocabulary=None if loaded is None else loaded.vocabulary,
             ready=loaded is not None,
+            loads=not str(self._model).startswith("hf:"),  # which may first have to be downloaded
+            loading_s=None if since is None else time.monotonic() - since,
+            load_s=None if loaded is None else self._worker.load_s,
             parks=True,
             follows=True,
             pauses=True,

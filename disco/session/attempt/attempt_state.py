@@ -97,6 +97,11 @@ class AttemptState:
         """When the attempt began to work, as far as is known; its speed is measured from this time."""
         return self.started_at if self.began_at is None else self.began_at
 
+    def first_token_s(self, tokens: int) -> float:
+        """Return the expected time to first token, s, with `tokens` left to read; once it works, without any wait."""
+        waits_s = 0.0 if self.began_at is None else self.candidate.queue_s + self.candidate.load_s
+        return self.candidate.time_to_first_token_s(tokens) - waits_s
+
 
 def is_content(deltas: list[Delta]) -> bool:
     """Whether a batch holds content, the only thing that wins a race (design rule 1)."""

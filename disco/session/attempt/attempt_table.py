@@ -103,7 +103,7 @@ class AttemptTable:
             if state.held:  # a role chunk has come: the endpoint had begun to answer
                 self._watch.answered(name, state.started_at, now)
             else:
-                slow_s = state.candidate.time_to_first_token_s(self._config.prompt_tokens)
+                slow_s = state.first_token_s(self._config.prompt_tokens)
                 overdue = not state.waits_for_its_turn and now - state.works_from_at >= slow_s
                 self._watch.stopped(name, state.started_at, now, overdue=overdue)
         if not state.stopped:

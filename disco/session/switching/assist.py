@@ -140,7 +140,7 @@ class AssistControl:
         heir = self._follower.state
         if heir is None or heir.stopped:
             return
-        needed_s = heir.candidate.time_to_first_token_s(self._transcript.tokens - heir.read_tokens)
+        needed_s = heir.first_token_s(self._transcript.tokens - heir.read_tokens)
         slack_s = self._transcript.playback.slack_s(now) - _LOST_TOKENS / (self._config.pace_tps or inf)
         if slack_s < needed_s * self._config.margin or last_word_start(self._transcript.written) == 0:
             self._follower.keep_up(out)
@@ -216,7 +216,7 @@ class AssistControl:
             at, progress = self._reports[-1]
             prompt_s = (progress.tokens_total - progress.tokens_done) / speed - (now - at)
         else:
-            prompt_s = heir.candidate.time_to_first_token_s(self._prompt_tokens) - (now - heir.works_from_at)
+            prompt_s = heir.first_token_s(self._prompt_tokens) - (now - heir.works_from_at)
         more_s, more = 0.0, 0
         if self._waiting is None:
             more = max(0, (writer.cap or 0) - writer.tokens)

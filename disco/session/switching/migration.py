@@ -47,12 +47,13 @@ _SLOWER_THAN_READER = 1.2  # a target below this many times the reader's pace us
 class MigrationControl:
     """Where the answer may move from its present writer, and the migration under way, if there is one.
 
-    Mutable: `migrations`, `moving`, `move`, `_writer`, `_lateness`, `_rules`, `_reconsider_at`, `_failed`.
+    Mutable: `migrations`, `moving`, `move`, `began_at`, `_writer`, `_lateness`, `_rules`, `_reconsider_at`, `_failed`.
 
     Attributes:
         migrations: every migration that was begun.
         moving: the migration under way; None: there is none.
         move: the migration that the plan allows from the present writer; None: the answer stays.
+        began_at: when the answer began, s; models load from then on.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class MigrationControl:
         self.migrations: list[RunningMigration] = []
         self.moving: RunningMigration | None = None
         self.move: Migration | None = None
+        self.began_at = 0.0
         self._plan = plan
         self._candidates = candidates
         self._config = config
@@ -86,8 +88,7 @@ class MigrationControl:
     def writer_is(self, writer: AttemptState) -> None:
         """Consider migrations from this writer from now on."""
         self._writer = writer
-        self._rules.clear()
-        self._reconsider_at = 0.0
+        self.consider_anew()
         allowed = self._config.may_migrate and self._config.may_continue and self._plan.assist is None
         move = self._plan.migrations.get(writer.candidate.name) if allowed else None
         self.move = None if move is None or move.target in self._failed else move
@@ -98,6 +99,11 @@ class MigrationControl:
         if self.move is not None and self.move.target == endpoint and self.moving is None:
             self.move = None
 
+    def consider_anew(self) -> None:
+        """Forget the rules: the writer, or what is known of a target, has changed."""
+        self._rules.clear()
+        self._reconsider_at = 0.0
+
     def stay(self) -> None:
         """Forbid any further migration of this answer."""
         self.move = None
@@ -106,8 +112,7 @@ class MigrationControl:
         """Return the endpoint whose prefill is kept although it lost the race, because a migration there is likely."""
         if self.move is None or not self.move.keep_prefill:
             return None
-        rule = self._rule(target_has_prompt=True)
-        verdict = rule.verdict(self._transcript.tokens, self._slack_s(now))
+        verdict = self._rule(target_has_prompt=True).verdict(self._transcript.tokens, self._slack_s(now))
         return self.move.target if verdict in (MigrationVerdict.GO, MigrationVerdict.BANK) else None
 
     def _slack_s(self, now: float) -> float:
@@ -189,6 +194,8 @@ class MigrationControl:
         kept = self._attempts.parked_at(target.name)
         rule = self._rule(target_has_prompt=kept is not None)
         reads_s = self._still_reads_s(kept, rule, now)
+        if reads_s is not None and kept is None:
+            reads_s -= target.has_loaded_s(now - self.began_at)
         decision = rule.decide(self._transcript.tokens, self._slack_s(now) - (reads_s or 0.0))
         self._reconsider_at = now + RECONSIDER_S
         self._transcript.playback.banking = decision.verdict in (MigrationVerdict.GO, MigrationVerdict.BANK)
@@ -218,7 +225,7 @@ class MigrationControl:
         unpaced = self._config.streams and self._config.pace_tps is None
         if not self._may_cut_early(rule) or unpaced or kept.waits_for_its_turn or target.ttft_quantiles:
             return None
-        reads_s = target.time_to_first_token_s(self._config.prompt_tokens) - target.queue_s
+        reads_s = kept.first_token_s(self._config.prompt_tokens)
         left_s = kept.works_from_at + self._margin(rule.order, target) * reads_s - now
         return left_s if left_s > 0 else None  # slower than known: so is what is left
 

@@ -38,6 +38,8 @@ class AnswerModel:
         rejected: tokens computed that turned out wrong.
     """
 
+    keeper = None  # no prompt of a model that many answers share is saved
+
     def __init__(self, model: BatchModel, keyed: Keyed) -> None:
         self._model = model
         self._keyed = keyed

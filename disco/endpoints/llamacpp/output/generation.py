@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any
+from functools import partial
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
 
 from disco.endpoints.llamacpp.constraints import grammar_text, json_rule
 from disco.endpoints.llamacpp.model.native import NativeModel
@@ -20,7 +22,12 @@ from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError
 from disco.events import Delta, Parked
 from disco.request import Prefix
 
+if TYPE_CHECKING:
+    from disco.endpoints.llamacpp.saving.prompt_keeper import PromptKeeper
+
 __all__ = ["Generation"]
+
+_OTHER = "\u2060?"  # a question that begins as no other one does
 
 
 class Generation(PromptJob):
@@ -33,6 +40,7 @@ class Generation(PromptJob):
         wants: what the attempt asks for besides the text: "logp" or nothing.
         known_bytes: a follower's: report the log probability of each token of the prefix that begins behind so many
             bytes of it, in a `Parked`. None: nothing is reported.
+        may_be_saved: whether prompt and answer may be saved where prompts are saved; if not, only with private ones.
         keyed: choose tokens with keyed noise; None: with llama.cpp's random numbers.
     """
 
@@ -47,6 +55,7 @@ class Generation(PromptJob):
         name: str,
         wants: frozenset[str] = frozenset(),
         known_bytes: int | None = None,
+        may_be_saved: bool = False,
         keyed: Keyed | None = None,
     ) -> None:
         super().__init__(mail, messages, renderer=renderer, name=name)
@@ -54,6 +63,7 @@ class Generation(PromptJob):
         self._sampling = sampling
         self._wants = wants
         self._known_bytes = known_bytes
+        self._may_be_saved = may_be_saved
         self._keyed = keyed
         self._logp: LogProbabilities | None = None
 
@@ -64,6 +74,7 @@ class Generation(PromptJob):
             "sampling": self._sampling,
         }
         content |= {"wants": sorted(self._wants), "known_bytes": self._known_bytes}
+        content |= {"may_be_saved": self._may_be_saved}
         return "generate", {**content, "name": self._name, "park": self.park}
 
     def answer(self, model: NativeModel) -> Generator[None]:
@@ -83,6 +94,7 @@ class Generation(PromptJob):
         logp = yield from self._prefill(
             model, prompt.ids, scored_from, fills_up=self.park or bool(self._prefix)
         )
+        keeper = self._note(model, prompt.ids)
         if self.park:
             if scored_from is not None:
                 self.mail.put(Parked(self.usage, tuple(logp)))
@@ -94,14 +106,45 @@ class Generation(PromptJob):
             if calls is not None and required:
                 sampler.constrain(calls.grammar)
                 room = model.context_tokens - len(prompt.ids)
-                self._end((yield from self._write_calls(model, sampler, calls, room)))
+                reason = yield from self._write_calls(model, sampler, calls, room)
+                self._wrote(model, keeper, reason)
                 return
             schema = self._sampling.schema
             if schema is not None and calls is not None:
                 sampler.constrain(calls.grammar_beside(schema))
             elif schema is not None:
                 sampler.constrain(grammar_text("document", {"document": json_rule(schema)}))
-            self._end((yield from self._write(model, sampler, prompt, calls)))
+            reason = yield from self._write(model, sampler, prompt, calls)
+            self._wrote(model, keeper, reason)
+
+    def _note(self, model: NativeModel, ids: list[int]) -> PromptKeeper | None:
+        """Let the model's keeper know of a prompt that was read; return the keeper where the prompt may be saved."""
+        keeper = model.keeper
+        if keeper is None or not (self._may_be_saved or keeper.saves_private):
+            return None
+        assert self.progress is not None
+        read_tokens = self.prompt_tokens - self.cached_tokens
+        leading = partial(self._leading_tokens, model, ids)
+        keeper.note(ids, leading, read_tokens=read_tokens, prefill_tps=self.progress.prefill_tps)
+        return keeper
+
+    def _leading_tokens(self, model: NativeModel, ids: list[int]) -> int:
+        """Return how many of the prompt's first tokens are the same for another question, after a system message."""
+        roles = ("system", "developer")
+        first = list(takewhile(lambda message: message["role"] in roles, self._messages))
+        if not first and self._sampling.tools is None:
+            return 0
+        try:
+            text = self._renderer()([*first, {"role": "user", "content": _OTHER}], self._sampling.tools).text
+        except EndpointFailure:
+            return 0
+        other = build_prompt(model, text, Prefix(), opening="", name=self._name).ids
+        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ids, other, strict=False)))
+
+    def _wrote(self, model: NativeModel, keeper: PromptKeeper | None, reason: str) -> None:
+        if keeper is not None:
+            keeper.wrote(model.cached)
+        self._end(reason)
 
     def _allowed(self) -> int:
         """Return how many tokens may be written; the context may hold fewer."""

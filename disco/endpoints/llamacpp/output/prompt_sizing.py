@@ -23,5 +23,6 @@ class PromptSizing(PromptJob):
     def answer(self, model: NativeModel) -> Generator[None]:
         conversation = self._renderer()(self._messages, check=self.check)
         ids = build_prompt(model, conversation.text, Prefix(), opening="", name=self._name).ids
-        self.mail.put(PromptSize(len(ids), model.reusable(ids)))
+        reusable = model.reusable(ids) if model.keeper is None else model.keeper.reusable(model, ids)
+        self.mail.put(PromptSize(len(ids), reusable))
         yield from ()  # it gives the model up nowhere

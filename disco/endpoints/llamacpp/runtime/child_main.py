@@ -14,6 +14,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from math import inf
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
@@ -33,6 +34,9 @@ from disco.endpoints.llamacpp.runtime.child_protocol import (
 )
 from disco.endpoints.llamacpp.runtime.job import Job, failure_of
 from disco.endpoints.llamacpp.runtime.speed_benchmark import MeasurementJob
+from disco.endpoints.llamacpp.saving.prompt_keeper import keeper_of
+from disco.endpoints.llamacpp.saving.saving_job import SavePrompts
+from disco.endpoints.saved_prompts import PromptCache
 from disco.errors import EndpointFailure
 
 __all__ = ["main"]
@@ -136,6 +140,9 @@ class _Process:
     def _make(self, name: str, content: Any) -> Job:
         if name == "measure":
             return MeasurementJob(self._out, **content)
+        if name == "save_prompts":
+            within_s = content["within_s"]
+            return SavePrompts(inf if within_s is None else within_s, self._out)
         makers = {"score": self._scoring, "score_texts": self._text_scoring, "size": self._sizing}
         makers["draft"] = self._drafting
         job = makers.get(name, self._generation)(content)
@@ -153,6 +160,7 @@ class _Process:
             name=content["name"],
             wants=frozenset(content["wants"]),
             known_bytes=content["known_bytes"],
+            may_be_saved=content["may_be_saved"],
         )
 
     def _scoring(self, content: Any) -> Job:
@@ -226,9 +234,13 @@ class _Process:
             if broken:
                 os._exit(1)  # the model's state is unknown: a new process loads a new one
 
-    def _load(self, *, path: str, chat_template: str | None, **numbers: Any) -> _Model:
+    def _load(
+        self, *, path: str, chat_template: str | None, prompt_cache: dict[str, Any] | None, **numbers: Any
+    ) -> _Model:
         # The other process stops the loading by ending this process.
         model = _Model(Path(path), keep_loading=lambda: True, **numbers)
+        cache = None if prompt_cache is None else PromptCache(**prompt_cache)
+        model.keeper = keeper_of(model, cache, lambda sentence: self._out.send("warned", sentence))
         self._renderer = Renderer(model, chat_template)
         self._out.send(
             "loaded",

@@ -23,6 +23,7 @@ from disco.endpoints.llamacpp.refusals import malformed
 from disco.endpoints.llamacpp.runtime.child_protocol import pack, unpack, unpack_item
 from disco.endpoints.llamacpp.runtime.job import Job, Lost
 from disco.endpoints.llamacpp.runtime.speed_benchmark import Measurement
+from disco.endpoints.llamacpp.saving.prompt_keeper import warn
 from disco.errors import ConfigurationError, EndpointFailure
 from disco.events import Progress
 
@@ -272,6 +273,9 @@ class ModelProcess:
         self._on_lost()
 
     def _hear(self, name: str, content: Any, usage: Any) -> None:
+        if name == "warned":
+            warn(str(content))
+            return
         job = self._job
         if job is not None and usage is not None:
             job.used(usage)

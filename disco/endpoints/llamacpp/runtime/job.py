@@ -35,12 +35,14 @@ class Job(ABC):
         park: asks the job to end where it can without losing what it has computed.
         paused: asks the job to give the model up before its next token, until it is cleared.
         usage: the job's usage so far.
+        is_brief: the job computes nothing, so that others need not count it.
         resident: the job waits for orders between its turns and does not keep the model then (`ready`).
         progress: how far its prefill has come; None before the prefill begins.
         on_progress: called whenever `progress` has changed, in the thread that changed it; None: nothing is called.
     """
 
     usage = Usage()
+    is_brief = False
     resident = False
     progress: Progress | None = None
     on_progress: Callable[[Progress], None] | None = None

@@ -8,17 +8,19 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from math import inf
 
 from disco.endpoints.contract import PAUSE_HOLD_S
 from disco.endpoints.llamacpp.model.native import Aborted
 from disco.endpoints.llamacpp.runtime.job import Engine, Job, Lost, failure_of
 from disco.endpoints.llamacpp.runtime.restart_backoff import Backoff
 from disco.endpoints.llamacpp.runtime.thread_mailbox import Mailbox
+from disco.endpoints.llamacpp.runtime.upkeep import Upkeep
 from disco.errors import EndpointFailure, FailureKind, LocalModelError
 
 __all__ = ["Load", "ModelWorker"]
-
 
 # Makes the engine; while it works, it calls its argument to learn whether to continue.
 Load = Callable[[Callable[[], bool]], Engine]
@@ -37,21 +39,30 @@ class ModelWorker:
     A resident job (`Job.resident`) gives the thread back after each of its orders and keeps nothing free. Its next
     order comes behind all jobs that wait: it is only a help to an answer that another model writes.
 
+    A job of the worker's own (`Upkeep`) comes when the model has nothing to do, and before it is freed.
+
     Mutable, all under `_lock`: `_queue`, `_running`, `_aside` (jobs that gave the thread back), `_holder` (the one of
     them that used the model last; None once another job does), `_held_until`, `_dropped` (cancelled ones), `_closing`,
-    `_ended`, `_thread`, `_leaving`, `_backoff`, `_bring_back`.
+    `_ended`, `_thread`, `_leaving`, `_backoff`, `_bring_back`, `_upkeep`.
 
     Attributes:
         model: the loaded model; None before loading and after closing. Other threads may only read plain attributes.
+        load_s: how long it took to load, seconds; None before.
+        loading_since: when the model began to load, on the monotonic clock; None: it does not load.
 
     Args:
         load: makes the model, in the worker's thread.
         name: the endpoint's, for messages and for the thread.
         max_queue: how many jobs may wait.
+        upkeep: makes the job of the worker's own, of the time that it may take, s; None: there is none.
     """
 
-    def __init__(self, load: Load, *, name: str, max_queue: int) -> None:
+    def __init__(
+        self, load: Load, *, name: str, max_queue: int, upkeep: Callable[[float], Job] | None = None
+    ) -> None:
         self.model: Engine | None = None
+        self.load_s: float | None = None
+        self.loading_since: float | None = None
         self._load = load
         self._name = name
         self._max_queue = max_queue
@@ -68,13 +79,14 @@ class ModelWorker:
         self._leaving: list[Mailbox] = []
         self._backoff = Backoff()
         self._bring_back = False
+        self._upkeep = Upkeep(upkeep)
 
     @property
     def waiting(self) -> int:
         """How many jobs a new job would wait for."""
-        taken = self._running is not None or self._holder is not None
+        taken = self._running not in (None, self._upkeep.running) or self._holder is not None
         resumed = sum(job.ready and not job.resident for job in self._aside if job is not self._holder)
-        return len(self._queue) + resumed + taken
+        return sum(not job.is_brief for job in tuple(self._queue)) + resumed + taken
 
     def occupied_beside(self, job: Job | None) -> bool:
         """Return whether a resident job would wait for other jobs now."""
@@ -102,6 +114,9 @@ class ModelWorker:
                 )
                 raise EndpointFailure(FailureKind.RATE_LIMIT, LocalModelError(message))
             self._queue.append(job)
+            if self._upkeep.running is not None:  # it gives way
+                self._upkeep.running.flag.set()
+                self._tell(self._upkeep.running)
             if self._thread is None:
                 # A daemon, so that a program that does not close the endpoint can end; see `_close_at_exit`.
                 self._thread = threading.Thread(target=self._main, name=f"disco-{self._name}", daemon=True)
@@ -197,6 +212,7 @@ class ModelWorker:
                     self._serve(job)
         finally:
             self._fail_paused(self._closed)
+            self._keep_up_last()
             self._unload()
             with self._lock:
                 self._closing = self._ended = True
@@ -210,15 +226,23 @@ class ModelWorker:
             while not self._closing:
                 while self._dropped:
                     self._drop(self._dropped.pop())
-                pause_s = self._backoff.left_s(time.monotonic())
+                now = time.monotonic()
+                pause_s = self._backoff.left_s(now)
                 if self.model is not None and self.model.lost is not None:
                     return True
                 if pause_s == 0 and (self._next_job() is not None or self._bring_back):
                     return True
+                upkeep_in_s = self._upkeep_in_s(now)
+                if upkeep_in_s == 0:
+                    return True
                 if self._holder is not None:
-                    pause_s = max(pause_s, self._held_until - time.monotonic())
-                self._lock.wait(pause_s or None)
+                    pause_s = max(pause_s, self._held_until - now)
+                wait_s = min(pause_s or inf, upkeep_in_s)
+                self._lock.wait(None if wait_s == inf else wait_s)
             return False
+
+    def _upkeep_in_s(self, now: float) -> float:
+        return inf if self.model is None or self._holder is not None else self._upkeep.due_in_s(now)
 
     def _next_job(self) -> Job | None:
         """Return the job that may use the model now."""
@@ -234,15 +258,19 @@ class ModelWorker:
     def _take(self) -> Job | None:
         with self._lock:
             job = self._running = None if self._closing else self._next_job()
-            if job is not None:
+            if job is None and not self._closing and self._upkeep_in_s(time.monotonic()) == 0:
+                job = self._running = self._upkeep.begin()
+            elif job is not None:
                 (self._aside if job in self._aside else self._queue).remove(job)
                 self._holder = None
             return job
 
     def _try_to_load(self) -> bool:
         self._bring_back = False
+        since = self.loading_since = time.monotonic()
         try:
-            self.model = self._load(lambda: not self._closing)
+            self.model = self._load(self._keeps_going)
+            self.load_s = time.monotonic() - since
         except Aborted:
             return False
         except Lost as exc:
@@ -251,7 +279,21 @@ class ModelWorker:
         except Exception as exc:  # noqa: BLE001 - any error must reach all waiting jobs
             self._fail_all(partial(self._failure, exc, "could not be loaded"))
             return False
+        finally:
+            self.loading_since = None
         return True
+
+    def _keeps_going(self) -> bool:
+        return not self._closing or self._upkeep.may_go_on(time.monotonic())
+
+    def _keep_up_last(self) -> None:
+        model = self.model
+        if model is None or model.lost is not None:
+            return
+        job = self._upkeep.last(time.monotonic())
+        if job is not None:
+            with suppress(Exception):  # whatever happens to the engine, it is freed next
+                model.serve(job)
 
     def _lose(self, why: str, job: Job | None = None) -> None:
         """Fail all jobs because the process of the model is gone, and delay its restart."""
@@ -318,6 +360,7 @@ class ModelWorker:
             self._unload()
         with self._lock:
             self._running = None
+            self._upkeep.served(job, time.monotonic())
             if not over and not job.flag.is_set():
                 self._aside.append(job)
                 if not job.resident:
