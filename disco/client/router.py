@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import numpy as np
@@ -36,7 +36,6 @@ from disco.dispatch.policies.policy_registry import CASCADE
 from disco.dispatch.presets import with_limits
 from disco.endpoints.background_tasks import BackgroundTasks
 from disco.endpoints.contract import Endpoint
-from disco.endpoints.saved_prompts import PromptCache
 from disco.errors import ConfigurationError
 from disco.judging import HistoryStore, store_of
 from disco.plan import Candidate, Reach
@@ -69,7 +68,7 @@ class Router:
         self,
         *,
         local: str | Path | Endpoint | LocalServer | None,
-        isolation: Literal["thread", "process"] = "thread",
+        here: Hosting = Hosting(),  # noqa: B008 - a tuple
         preset: str | os.PathLike[str] | Preset,
         device_profile: str | os.PathLike[str] | DeviceProfile | None = None,
         server_profile: str | os.PathLike[str] | ServerProfile | None = None,
@@ -80,14 +79,12 @@ class Router:
         budget: Mapping[str, Any] | None = None,
         histories: str | os.PathLike[str] | HistoryStore | None = None,
         state: str | os.PathLike[str] | bool | None = None,
-        prompt_cache: bool | str | os.PathLike[str] | PromptCache = False,
         speculate: Speculate = "off",
         seed: int | None = None,
     ) -> None:
         """See `AsyncDisco` for the arguments; `seed` fixes the random choices of dispatch."""
         self.preset = with_limits(load_preset(preset), budget)
         self.limiter = BudgetLimiter()
-        here = Hosting(isolation, PromptCache.of(prompt_cache))
         self.endpoints = ClientEndpoints(
             local=local, here=here, tiers=tiers, backups=backups, price=price, speculate=speculate
         )

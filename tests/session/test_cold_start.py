@@ -88,7 +88,7 @@ async def test_the_server_writes_while_the_model_loads_and_the_next_answer_is_th
         assert first.text == "".join(WORDS)
         assert (first.route.winner, device.loads) == ("server", 1)
         statistics = next(s for s in one.router.statistics.endpoints.values() if s.line is not None)
-        assert statistics.load_s == 0.9  # not the two seconds that were assumed
+        assert statistics.load_s == pytest.approx(0.9)  # not the two seconds that were assumed
         second = await ask(one)
         assert [(a.endpoint, a.cold) for a in second.route.attempts] == [("device", False)]
 
@@ -236,7 +236,7 @@ async def test_the_real_model_loads_while_the_server_writes(isolation, monkeypat
             second = await create(one, [{"role": "user", "content": "Hello"}], max_tokens=2)
             assert [(a.endpoint, a.cold) for a in second.route.attempts] == [("device", False)]
             statistics = next(s for s in one.router.statistics.endpoints.values() if s.line is not None)
-            assert statistics.load_s == device.capabilities().load_s
+            assert statistics.load_s == pytest.approx(device.capabilities().load_s)
     finally:
         gate.set()
         await device.aclose()

@@ -55,6 +55,7 @@ class EndpointStatistics:
         turn_s: how long an answer occupies the endpoint, in seconds, if answers wait in a queue; 0 before the first.
         is_measured: whether the line is from a profile of this device, and not assumed.
         starts: how many starts the line was learnt from here.
+        loads: how many loads `load_s` was learnt from here.
         keep: takes each new observation, for the state file; None: there is none.
     """
 
@@ -65,7 +66,9 @@ class EndpointStatistics:
     turn_s: float = 0.0
     is_measured: bool = True
     starts: int = 0
+    loads: int = 0
     keep: Keep | None = field(default=None, repr=False)
+    _seen_load_s: float | None = None  # of the model that is loaded
     _spaced: tuple[float, ...] = ()
     _spaced_at: int = 0  # how many observations `_spaced` was computed from
 
@@ -121,9 +124,10 @@ class EndpointStatistics:
         return max(self.load_s - loading_s, _LAST_PART * self.load_s)
 
     def saw(self, able: Capabilities) -> None:
-        """Learn from what the endpoint says of itself: how long its model took to load."""
-        if able.load_s is not None:
-            self.load_s = able.load_s
+        """Learn from what the endpoint says of itself: how long its model took to load, once for each time."""
+        if able.load_s is not None and able.load_s != self._seen_load_s:
+            self._seen_load_s = able.load_s
+            self.observe("load_s", able.load_s)
 
     def _quantiles(self, known: Empirical) -> tuple[float, ...]:
         """Return the quantiles of the TTFT; computed after each of the first observations, then at every refit."""
@@ -175,7 +179,7 @@ class EndpointStatistics:
             read = state.usage.prompt_tokens - state.usage.cached_tokens - state.usage.probed[0]
             if state.candidate.load_s == 0.0:
                 self.observe("start_s", first_s, read)
-            else:  # what the line does not account for was spent on loading the model
+            elif state.began_at is None:  # what the line does not account for was spent on loading the model
                 self.observe("load_s", max(0.0, first_s - self.line.k_s_per_token * read - self.line.c_s))
         writing_s = state.last_at - state.first_content_at - state.paused_s
         if state.tokens > FEWEST_TOKENS and writing_s > 0:
@@ -207,7 +211,8 @@ def _learn_turn(known: EndpointStatistics, busy_s: float, _: float) -> None:
 
 
 def _learn_load(known: EndpointStatistics, load_s: float, _: float) -> None:
-    known.load_s += NEW_WEIGHT * (load_s - known.load_s)
+    known.load_s += (NEW_WEIGHT if known.loads else 1.0) * (load_s - known.load_s)
+    known.loads += 1
 
 
 KINDS: Final[Mapping[str, Callable[[EndpointStatistics, float, float], None]]] = {
