@@ -220,9 +220,9 @@ class Database:
         if self.is_usable:
             self._queue.put(work)
 
-    def flush(self, within_s: float = _FINISH_S) -> None:
-        """Wait until what was submitted is written, for so many seconds at most."""
-        self._queue.finish(within_s)
+    def flush(self, within_s: float = _FINISH_S) -> bool:
+        """Wait until what was submitted is written, for so many seconds at most; return whether that is over."""
+        return self._queue.finish(within_s)
 
     def tidy(self) -> None:
         """Give the space of what was deleted back, and overwrite it. Where other programs use the file, later."""

@@ -122,8 +122,8 @@ class EndpointStatistics:
 
     def saw(self, able: Capabilities) -> None:
         """Learn from what the endpoint says of itself: how long its model took to load."""
-        if able.load_s is not None:
-            self.load_s = able.load_s
+        if able.load_s is not None and able.load_s != self.load_s:
+            self.observe("load_s", able.load_s)
 
     def _quantiles(self, known: Empirical) -> tuple[float, ...]:
         """Return the quantiles of the TTFT; computed after each of the first observations, then at every refit."""
@@ -171,12 +171,9 @@ class EndpointStatistics:
         first_s = max(0.0, state.first_content_at - state.works_from_at)
         if self.ttft is not None:
             self.observe("ttft_s", first_s)
-        elif self.line is not None and state.usage is not None:
+        elif self.line is not None and state.usage is not None and state.candidate.load_s == 0.0:
             read = state.usage.prompt_tokens - state.usage.cached_tokens - state.usage.probed[0]
-            if state.candidate.load_s == 0.0:
-                self.observe("start_s", first_s, read)
-            else:  # what the line does not account for was spent on loading the model
-                self.observe("load_s", max(0.0, first_s - self.line.k_s_per_token * read - self.line.c_s))
+            self.observe("start_s", first_s, read)
         writing_s = state.last_at - state.first_content_at - state.paused_s
         if state.tokens > FEWEST_TOKENS and writing_s > 0:
             self.observe("decode_tps", (state.tokens - 1) / writing_s)
@@ -207,7 +204,7 @@ def _learn_turn(known: EndpointStatistics, busy_s: float, _: float) -> None:
 
 
 def _learn_load(known: EndpointStatistics, load_s: float, _: float) -> None:
-    known.load_s += NEW_WEIGHT * (load_s - known.load_s)
+    known.load_s = load_s
 
 
 KINDS: Final[Mapping[str, Callable[[EndpointStatistics, float, float], None]]] = {
