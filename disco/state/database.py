@@ -35,7 +35,7 @@ from disco.state.file_faults import (
 )
 from disco.state.write_queue import WriteQueue
 
-__all__ = ["BUSY_S", "MIGRATIONS", "Database", "Work", "state_path"]
+__all__ = ["BUSY_S", "MIGRATIONS", "Database", "Work", "database_of", "state_path"]
 
 _log = logging.getLogger("disco")
 
@@ -324,6 +324,12 @@ class Database:
             remedy,
             _VARIABLE,
         )
+
+
+def database_of(given: str | os.PathLike[str] | bool | None) -> Database | None:  # noqa: FBT001 - as the client's
+    """Return the state file that a client's argument `state` means; None where there is none. See `state_path`."""
+    path = state_path(given)
+    return None if path is None else Database(path)
 
 
 _opened: weakref.WeakSet[Database] = weakref.WeakSet()

@@ -67,6 +67,7 @@ def run_forget(screen: Screen, arguments: argparse.Namespace) -> int:
 
 
 def _forget(chosen: Chosen, is_all: bool, connection: sqlite3.Connection) -> dict[str, int]:  # noqa: FBT001
+    connection.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten
     gone = forget(connection, chosen)
     if is_all and (count := connection.execute("DELETE FROM budgets").rowcount):
         gone["budgets"] = count
