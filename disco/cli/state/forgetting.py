@@ -55,7 +55,9 @@ def run_forget(screen: Screen, arguments: argparse.Namespace) -> int:
     finally:
         database.close()
     if gone is None:
-        if not (is_all and _may_delete(database, arguments.state)):
+        if not is_all:
+            raise fault_of(database)
+        if not _may_delete(database, arguments.state):
             raise _refusal(database)
         for file in files_of(path):
             file.unlink()

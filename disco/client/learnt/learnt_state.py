@@ -176,6 +176,7 @@ class LearntState:
         self._seen = found.learnt.newest
         for one in everyones:
             self._statistics.recall(one.kind, one.value, one.extra)
+        self._statistics.fit_again()
         self._breakers.restore(found.breakers, now, unix_s)
         assert self._verdicts is not None
         assert self._database is not None
