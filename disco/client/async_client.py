@@ -184,7 +184,7 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
             fails, cools down or refuses, the cheapest backup takes its place in the preset's policy. Backups get
             neither requests that must stay on this machine nor calls that pass through.
         histories: where a cascade keeps the scores of its tiers between runs, numbers only: a file, or a
-            `disco.judging.HistoryStore`. None: they last as long as the client.
+            `disco.judging.HistoryStore`. None: in the state file; without one, they last as long as the client.
         state: the state file, in which all programs of this user on this machine keep what they learnt and spent:
             numbers, never a text. None: the platform's folder for state, or what the environment variable `DISCO_STATE`
             names. False: no file. A path: that file.

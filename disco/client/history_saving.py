@@ -15,15 +15,21 @@ __all__ = ["HistorySaving"]
 
 
 class HistorySaving:
-    """Saves what a book has not saved yet, in a thread: a store may write its file as a whole."""
+    """Saves what a book has not saved yet, in a thread: a store may write its file as a whole.
+
+    A store that says that it never waits (`waits`) is called at once: two threads may save in another order.
+    """
 
     def __init__(self, book: JudgeBook, store: HistoryStore | None, host: BackgroundTasks) -> None:
         self._book, self._store, self._host = book, store, host
 
     def now_and_then(self) -> None:
-        """Save in the background, after every hundredth score."""
+        """Save in the background, after every hundredth score, or as often as the store wants."""
         changed = self._book.unsaved(often=True)
-        if changed and self._host.is_open:
+        if changed and not getattr(self._store, "waits", True):
+            assert self._store is not None
+            self._store.save(changed)
+        elif changed and self._host.is_open:
             self._host.start_soon(self._save, changed)
 
     async def at_the_end(self) -> None:

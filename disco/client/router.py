@@ -41,7 +41,7 @@ from disco.judging import HistoryStore, store_of
 from disco.plan import Candidate, Reach
 from disco.profiles import DeviceProfile, ServerProfile
 from disco.request import Request
-from disco.state import Database, state_path
+from disco.state import database_of
 from disco.telemetry import OnRoute, Reporter, RequestFacts
 from disco.telemetry.log_lines import log_plan
 from disco.telemetry.reporter import AnswerReport
@@ -96,17 +96,14 @@ class Router:
         self._rng = np.random.default_rng(seed)
         self._presets: dict[str, Preset] = {}
         self.health = Health()
-        path = state_path(state)
-        self.database = None if path is None else Database(path)
+        self.database = database_of(state)
         store = store_in(self.database, store_of(histories))
         self.judging = Judging(store)
         self._refused: set[object] = set()
         self._dispatchers: dict[Any, tuple[Dispatcher, EndpointStatistics | None]] = {}
         self._host = BackgroundTasks()
-        self.learnt = LearntState(
-            *(self.database, store, self.statistics, self.health, self.judging.book, self._host),
-            on_news=self._refit,
-        )
+        parts = self.statistics, self.health, self.judging.book, self._host
+        self.learnt = LearntState(self.database, store, *parts, on_news=self._refit)
         self._probes = BackgroundProbes(self._host)
         # Records of direct answers are written in the application's threads, also by destructors.
         self._many_threads = threading.RLock()

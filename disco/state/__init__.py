@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from disco.state.database import Database, state_path
+from disco.state.database import Database, database_of, state_path
 
-__all__ = ["Database", "state_path"]
+__all__ = ["Database", "database_of", "state_path"]

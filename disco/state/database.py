@@ -35,7 +35,7 @@ from disco.state.file_faults import (
 )
 from disco.state.write_queue import WriteQueue
 
-__all__ = ["BUSY_S", "MIGRATIONS", "Database", "Work", "state_path"]
+__all__ = ["BUSY_S", "MIGRATIONS", "Database", "Work", "database_of", "state_path"]
 
 _log = logging.getLogger("disco")
 
@@ -220,9 +220,9 @@ class Database:
         if self.is_usable:
             self._queue.put(work)
 
-    def flush(self, within_s: float = _FINISH_S) -> None:
-        """Wait until what was submitted is written, for so many seconds at most."""
-        self._queue.finish(within_s)
+    def flush(self, within_s: float = _FINISH_S) -> bool:
+        """Wait until what was submitted is written, for so many seconds at most; return whether that is over."""
+        return self._queue.finish(within_s)
 
     def tidy(self) -> None:
         """Give the space of what was deleted back, and overwrite it. Where other programs use the file, later."""
@@ -286,10 +286,10 @@ class Database:
         if not self.path.exists():
             with contextlib.suppress(FileExistsError):
                 os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-        keep_private(self.path)
         connection = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
         try:
             _check_ours(connection)
+            keep_private(self.path)
             connection.execute("PRAGMA trusted_schema = OFF")
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
@@ -324,6 +324,12 @@ class Database:
             remedy,
             _VARIABLE,
         )
+
+
+def database_of(given: str | os.PathLike[str] | bool | None) -> Database | None:  # noqa: FBT001 - as the client's
+    """Return the state file that a client's argument `state` means; None where there is none. See `state_path`."""
+    path = state_path(given)
+    return None if path is None else Database(path)
 
 
 _opened: weakref.WeakSet[Database] = weakref.WeakSet()

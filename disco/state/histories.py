@@ -35,9 +35,11 @@ class StateHistories:
 
     Attributes:
         saved_every: after how many scores a client saves; adding a few costs little.
+        waits: whether `save` may wait for a file.
     """
 
     saved_every = 10
+    waits = False
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -69,7 +71,7 @@ class StateHistories:
             is_same = classes == history.classes
             new_labels = history.labels_seen - labels if is_same else len(history.labels)
             scores = _newest(history.scores, history.seen - seen)
-            if not is_storable(key):
+            if not is_storable(key) or (history.seen <= seen and new_labels <= 0):
                 continue
             first = history.seen - len(scores)
             exits = {number - first for number, _ in history.exits if number >= first}

@@ -48,13 +48,18 @@ class WriteQueue:
             else:
                 self._changed.notify()
 
-    def finish(self, within_s: float) -> None:
-        """Wait until all is done that was put, for so many seconds at most. A locked file is tried once more."""
+    def finish(self, within_s: float) -> bool:
+        """Wait until all is done that was put, for so many seconds at most; return whether it is.
+
+        A locked file is tried once more, and what was for it is then given up.
+        """
         with self._changed:
             thread, self._is_ending = self._thread, True
             self._changed.notify()
-        if thread is not None:
-            thread.join(within_s)
+        if thread is None:
+            return True
+        thread.join(within_s)
+        return not thread.is_alive()
 
     def _run(self) -> None:
         works: list[Work] = []

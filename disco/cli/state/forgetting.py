@@ -55,7 +55,9 @@ def run_forget(screen: Screen, arguments: argparse.Namespace) -> int:
     finally:
         database.close()
     if gone is None:
-        if not (is_all and _may_delete(database, arguments.state)):
+        if not is_all:
+            raise fault_of(database)
+        if not _may_delete(database, arguments.state):
             raise _refusal(database)
         for file in files_of(path):
             file.unlink()
@@ -67,6 +69,7 @@ def run_forget(screen: Screen, arguments: argparse.Namespace) -> int:
 
 
 def _forget(chosen: Chosen, is_all: bool, connection: sqlite3.Connection) -> dict[str, int]:  # noqa: FBT001
+    connection.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten
     gone = forget(connection, chosen)
     if is_all and (count := connection.execute("DELETE FROM budgets").rowcount):
         gone["budgets"] = count

@@ -6,6 +6,7 @@ that was set in between makes no cool-down longer than the breaker chose it.
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections.abc import Hashable, Iterable
 from functools import partial
@@ -48,9 +49,12 @@ class KeptBreakers:
                 continue
             breaker = self._health.find(key)
             known = None if breaker is None else breaker.opening
-            if (
+            answered_at = -math.inf if breaker is None else breaker.answered_at
+            # A second apart: the clocks of event loop and machine do not go together to the last digit, and this may be
+            # what this client has reported itself.
+            if answered_at < now - (unix_s - fact.at) and (
                 known is None or known.until < opening.until - 1.0
-            ):  # not the one that this client has reported itself
+            ):
                 self._health.make(key).reopen(opening)
                 self._kept[key] = opening
 

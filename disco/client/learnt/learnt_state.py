@@ -73,6 +73,9 @@ class LearntState:
     """What one client and its copies have learnt, and the state file, if there is one.
 
     Not safe for threads: one event loop uses it. Mutable: every field that is not an argument.
+
+    Attributes:
+        writer: the number by which its own observations are known in the file.
     """
 
     def __init__(
@@ -100,7 +103,7 @@ class LearntState:
         self._read_to: dict[Subject, int] = {}  # the same for one subject, which may have been read later
         self._begun = self._is_looking = False
         self._again_at = self._looked_at = 0.0  # on the clock of `time.monotonic`
-        self._pid, self._writer = os.getpid(), _number()
+        self._pid, self.writer = os.getpid(), _number()
         if database is not None:
             statistics.keep = partial(self._keep, lambda: EVERYONE)
 
@@ -132,7 +135,7 @@ class LearntState:
 
     def _wanted(self, members: Sequence[CatalogEntry], model: str) -> set[Subject]:
         if os.getpid() != self._pid:  # a fork: what the parent has not written yet, it will
-            self._pid, self._writer, self._news, self._seen = os.getpid(), _number(), [], -1
+            self._pid, self.writer, self._news, self._seen = os.getpid(), _number(), [], -1
         subjects = {subject_of(member, model) for member in members}
         wanted = {s for s in subjects if s not in self._told and s not in self._read and is_storable(s)}
         if not self._begun:
@@ -144,7 +147,7 @@ class LearntState:
         is_first = EVERYONE in wanted
 
         def read(connection: sqlite3.Connection) -> _Read:
-            learnt = read_observations(connection, sorted(wanted), self._writer)
+            learnt = read_observations(connection, sorted(wanted), self.writer)
             if not is_first:
                 return _Read(learnt, [], [], {})
             histories = {} if self._histories is None else self._histories.read(connection)
@@ -173,6 +176,7 @@ class LearntState:
         self._seen = found.learnt.newest
         for one in everyones:
             self._statistics.recall(one.kind, one.value, one.extra)
+        self._statistics.fit_again()
         self._breakers.restore(found.breakers, now, unix_s)
         assert self._verdicts is not None
         assert self._database is not None
@@ -219,7 +223,7 @@ class LearntState:
         assert self._database is not None
         news, self._news = self._news, []
         if news or works:
-            self._database.submit(partial(_write, self._writer, news, works))
+            self._database.submit(partial(_write, self.writer, news, works))
 
     async def look(self) -> None:
         """Learn what other programs have learnt since the last look."""
@@ -232,7 +236,7 @@ class LearntState:
             self._is_looking = False
 
     async def _look(self, database: Database) -> None:
-        subjects, seen, writer = {EVERYONE, *self._told}, self._seen, self._writer
+        subjects, seen, writer = {EVERYONE, *self._told}, self._seen, self.writer
 
         def since(connection: sqlite3.Connection) -> tuple[Learnt, list[Fact]]:
             return observations_since(connection, seen, subjects, writer), read_facts(connection, BREAKER)

@@ -96,7 +96,12 @@ class Opening:
 
 
 class Breaker:
-    """The breaker of one endpoint, or of one model's rate limit there. All fields but `config` are mutable."""
+    """The breaker of one endpoint, or of one model's rate limit there. All fields but `config` are mutable.
+
+    Attributes:
+        config: when it opens, and for how long.
+        answered_at: when the newest answer was counted, s; -inf: none was.
+    """
 
     __slots__ = (
         "_closed_at",
@@ -109,11 +114,13 @@ class Breaker:
         "_probe_until",
         "_until",
         "_why",
+        "answered_at",
         "config",
     )
 
     def __init__(self, config: BreakerConfig = BreakerConfig()) -> None:
         self.config = config
+        self.answered_at = -inf
         self._outcomes: deque[tuple[float, float]] = deque(maxlen=_OUTCOMES)  # (time, weight; 0: an answer)
         self._opened_at: float | None = None  # None: closed
         self._until = 0.0  # end of the cool-down
@@ -178,6 +185,7 @@ class Breaker:
 
     def answered(self, started_at: float, now: float) -> None:
         """Count an answer: an attempt started at `started_at` has written content, or its request was refused."""
+        self.answered_at = now
         if self.state(now) == "closed":
             self._outcomes.append((now, 0.0))
         elif self._is_news(started_at) and now >= self._until:

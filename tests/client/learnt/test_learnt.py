@@ -215,6 +215,33 @@ def test_a_breaker_of_another_boot_and_another_clock_rests_no_longer_than_it_cho
     assert other._kept == {}
 
 
+def test_a_server_that_has_answered_since_is_not_believed_to_be_down():
+    """Another program has found it down at 100 s; here it answered before (and after)."""
+    keys, failure = (
+        {"server": ("server", ("host", 80))},
+        EndpointFailure(FailureKind.CONNECTION, RuntimeError()),
+    )
+    theirs = Health()
+    watch = theirs.watch(keys, "m")
+    for _ in range(2):
+        watch.failed("server", failure, 100.0, 100.0)
+    (work,) = KeptBreakers(theirs).changes(watch, 100.0, 1e9)
+    fact = Fact(*work.args)
+    for answered_at, rests in ((99.0, True), (100.5, False)):
+        ours = Health()
+        mine, kept = ours.watch(keys, "m"), KeptBreakers(ours)
+        mine.answered("server", answered_at, answered_at)
+        kept.restore([fact], 101.0, 1e9 + 1.0)
+        assert bool(mine.look(101.0)[0]) is rests
+        if rests:  # it is read again and again, and when it answers, it is taken out of the file
+            kept.restore([fact], 101.5, 1e9 + 1.5)
+            assert kept.changes(mine, 101.5, 1e9 + 1.5) == []
+            mine.answered("server", 103.0, 104.0)
+            (dropped,) = kept.changes(mine, 104.0, 1e9 + 4.0)
+            assert dropped.args == (fact.key,)
+            assert kept.changes(mine, 104.0, 1e9 + 4.0) == []
+
+
 async def test_a_server_that_was_probed_is_not_probed_again(path):
     verdict = ProbeVerdict("prefix", {"flags": "refuses", "prefix": "continues"})
     settings = {"local": here(), "state": path, "policy": preset("device_only"), "continuation": "auto"}
