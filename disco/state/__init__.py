@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from disco.state.database import Database, state_path
+from disco.state.shared_tally import SharedBudgets, limiter_of
 
-__all__ = ["Database", "state_path"]
+__all__ = ["Database", "SharedBudgets", "limiter_of", "state_path"]
