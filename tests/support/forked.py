@@ -12,10 +12,10 @@ from pathlib import Path
 
 from disco.endpoints.llamacpp.model.model_files import KNOWN_MODELS
 
-__all__ = ["run_script"]
+__all__ = ["FORKS", "run_script"]
 
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(
     [
         *("disco", "disco.cli.demonstration.demo_server", "disco.client.sync.sync_client", "disco.replay"),
         *("disco.client.router", "disco.client.chat.completions", "disco.endpoints.openai_api.api_endpoint"),
@@ -31,7 +31,7 @@ def run_script(
     with tempfile.TemporaryDirectory() as folder:
         said = [Path(folder) / "stdout", Path(folder) / "stderr"]
         given = (str(script), str(cwd), dict(environment), list(map(str, said)), KNOWN_MODELS)
-        process = _FORKS.Process(target=_run, args=given)
+        process = FORKS.Process(target=_run, args=given)
         process.start()
         process.join(timeout_s)
         ended = process.exitcode
