@@ -16,11 +16,12 @@ from pathlib import Path
 
 import pytest
 from cost.test_budget_limiter import LIMIT, Arrivals
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, rule, run_state_machine_as_test
 
 from disco.cost.budget_limiter import BudgetLimiter, Limit, WindowCounter
+from disco.cost.tally import BUCKETS
 from disco.state import SharedBudgets, budget_tables, processes
 from disco.state import database as database_module
 from disco.state.shared_tally import RETRY_S
@@ -257,6 +258,36 @@ def test_when_enough_is_free_is_told_on_the_clock_of_the_caller(machine):
     budgets.close()
 
 
+@given(
+    st.floats(1e9, 4e9),
+    st.floats(1e-2, 1e8),
+    st.floats(-2, 2) | st.sampled_from([0.0, 1.0, -1e-9, 1e-9]),
+)
+def test_a_piece_leaves_the_window_when_all_of_it_is_out_and_no_later(at, window_s, grains):
+    key = replace(tokens(), window_s=window_s).key
+    now = at + window_s + grains * window_s / BUCKETS
+    is_gone = budget_tables._bucket_of(key, at) <= budget_tables._oldest_gone(key, now)
+    precision_s = 4e-6  # of Unix times as floats
+    if now < at + window_s - precision_s:
+        assert not is_gone
+    if now >= at + window_s * (1 + 1 / BUCKETS) + precision_s:
+        assert is_gone
+
+
+@pytest.mark.parametrize("back_s", [1.0, WINDOW_S, 1e9])
+def test_a_clock_that_is_set_back_frees_nothing_early_and_everything_a_window_later(machine, back_s):
+    budgets = machine.start("one")
+    counter = counter_of(budgets)
+    counter.settle(counter.reserve(700, 0.0), 700, 0.0)
+    machine.offset_s -= back_s
+    assert counter.reserve(301, 0.0) is None
+    machine.elapsed_s += WINDOW_S - 0.01
+    assert counter.reserve(301, 0.0) is None
+    machine.elapsed_s += 0.01 + 2 * GRAIN_S
+    assert counter.reserve(1000, 0.0)
+    budgets.close()
+
+
 def test_a_process_that_cannot_be_seen_counts_as_running_for_an_hour(machine):
     other, one = machine.start("other"), machine.start("one")
     assert counter_of(other).reserve(600, 0.0)
@@ -385,6 +416,8 @@ def test_a_forked_child_leaves_reservations_to_its_parent(tmp_path):
     pid = os.fork()
     if not pid:
         try:
+            held = [os.path.realpath(path) for path in Path("/proc/self/fd").glob("*")]
+            assert str(tmp_path / "state.sqlite3") not in held
             counter.settle(mine, 0, 0.0)
             assert counter.left(0.0) == 700
             theirs = counter.reserve(200, 0.0)
