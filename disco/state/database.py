@@ -173,8 +173,8 @@ def state_path(given: str | os.PathLike[str] | bool | None = None) -> Path | Non
 class Database:
     """The connection of one process to a state file. Safe for threads; may be shared by several clients.
 
-    Mutable: `_connection` (made on first use, closed for a fork, made again where the file was replaced), `_file` (which
-    file that is), `_queue`, `is_usable`, `fault`.
+    Mutable: `_connection` (made on first use, closed for a fork, and where the file was replaced), `_file` (which file
+    that is), `_queue`, `is_usable`, `fault`.
 
     Attributes:
         path: the file.

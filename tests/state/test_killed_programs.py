@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from spending_programs import (
+from state.spending_programs import (
     Account,
     answers,
     check_file,
