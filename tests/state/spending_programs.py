@@ -181,6 +181,7 @@ async def _answers(account: Account, name: str, log: Path, count: int, base_url:
             "window_s": account.window_s,
             "account": account.limit.account,
         },
+        price=(0.1, 0.1),
         preset=Preset(name="paid", dispatch={"policy": "server_only"}, playback={"pace_tps": "off"}),
         state=account.path,
     ) as client:
