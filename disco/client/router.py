@@ -26,7 +26,6 @@ from disco.client.learnt.learnt_state import LearntState, store_in
 from disco.client.live_driver import LiveSession
 from disco.client.planning import PlanningView, prepare, with_heir_prompts
 from disco.client.request_options import NO_OPTIONS, RequestOptions
-from disco.cost.budget_limiter import BudgetLimiter
 from disco.cost.budget_reservation import BudgetReservation
 from disco.cost.token_bounds import most_prompt_tokens
 from disco.dispatch import Dispatcher, Features, Preset, features_of, load_preset
@@ -41,7 +40,7 @@ from disco.judging import HistoryStore, store_of
 from disco.plan import Candidate, Reach
 from disco.profiles import DeviceProfile, ServerProfile
 from disco.request import Request
-from disco.state import database_of
+from disco.state import database_of, limiter_of
 from disco.telemetry import OnRoute, Reporter, RequestFacts
 from disco.telemetry.log_lines import log_plan
 from disco.telemetry.reporter import AnswerReport
@@ -84,7 +83,6 @@ class Router:
     ) -> None:
         """See `AsyncDisco` for the arguments; `seed` fixes the random choices of dispatch."""
         self.preset = with_limits(load_preset(preset), budget)
-        self.limiter = BudgetLimiter()
         self.endpoints = ClientEndpoints(
             local=local, here=here, tiers=tiers, backups=backups, price=price, speculate=speculate
         )
@@ -97,6 +95,7 @@ class Router:
         self._presets: dict[str, Preset] = {}
         self.health = Health()
         self.database = database_of(state)
+        self.limiter = limiter_of(None if self.database is None else self.database.path)
         store = store_in(self.database, store_of(histories))
         self.judging = Judging(store)
         self._refused: set[object] = set()
@@ -310,6 +309,8 @@ class Router:
         await self._host.aclose()
         await self.learnt.aclose()
         await self.endpoints.aclose()
+        if self.limiter.is_shared:
+            await anyio.to_thread.run_sync(self.limiter.close)
 
     # ------------------------------------------------------------------ budgets, presets and plans
 

@@ -9,24 +9,22 @@ latest start in the window. When it was admitted, every other attempt that touch
 still ran with its reservation, and one that had ended less than `window_s` before with its cost. An attempt that does
 cost more than it reserved is counted in full, too, and later starts wait longer for it.
 
+Limits that differ only in their amount are marks on one tally, so the spending of each counts for the others, and the
+latest start decides which mark holds: no window has more than the limit of its latest start. Attempts of other
+processes count in the same way where the tally is shared; `state.shared_tally` extends the proof to kills.
+
 Plain data and integer arithmetic: the caller passes all times, in seconds, on one clock.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
 
-__all__ = ["BudgetLimiter", "Limit", "WindowCounter"]
+from disco.cost.tally import UNITS, Tally, TallyKey, Unit, WindowTally
 
-Unit = Literal["usd", "tokens"]
-
-# Units per amount: whole picodollars, since sums of floats drift. A token of the cheapest model costs some 10,000.
-_PER: dict[str, int] = {"usd": 10**12, "tokens": 1}
-# A window is kept in this many pieces; the cost of a piece is freed when its last moment has left the window.
-_BUCKETS = 1024
+__all__ = ["BudgetLimiter", "Limit", "WindowCounter", "binding"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +37,7 @@ class Limit:
         unit: unit of the amount: "usd", or "tokens" of prompt and answer together.
         amount: the most that may be spent, above 0.
         window_s: length of the window, seconds, above 0.
+        account: whose spending counts, besides that under this limit: all of the same account.
     """
 
     name: str
@@ -46,6 +45,7 @@ class Limit:
     unit: Unit
     amount: float
     window_s: float
+    account: str = ""
 
     def __post_init__(self) -> None:
         # Written so that NaN fails, too.
@@ -55,42 +55,54 @@ class Limit:
     def __str__(self) -> str:
         return f"{self.name} = {self.quantity(self.amount)} in {self.window_s:g} s"
 
+    @property
+    def key(self) -> TallyKey:
+        """The tally on which the limit is a mark."""
+        return TallyKey(self.account, self.scope, self.unit, self.window_s)
+
     def quantity(self, amount: float) -> str:
         """Return an amount as text, with its unit."""
         return f"{amount:.4g} USD" if self.unit == "usd" else f"{amount:.0f} tokens"
 
 
-class WindowCounter:
-    """Counts what one limit allows, has spent and has reserved. Amounts are whole units: tokens, or picodollars.
+def binding(limits: Iterable[Limit]) -> tuple[Limit, ...]:
+    """Return, of the limits on each tally, the one with the least amount: who keeps it keeps them all."""
+    least: dict[TallyKey, Limit] = {}
+    for limit in limits:
+        known = least.get(limit.key)
+        if known is None or limit.amount < known.amount:
+            least[limit.key] = limit
+    return tuple(least.values())
 
-    Mutable: `_now` (the latest time seen), `_open` (reservations by ticket), `_spent` ((end, units), oldest first),
-    `_taken` (the sum of both), `_tickets`.
+
+class WindowCounter:
+    """What one limit allows, beside the tally of what is spent and reserved.
+
+    Amounts are whole units: tokens, or picodollars.
+
+    Attributes:
+        limit: the limit.
+        total: its amount.
     """
 
-    __slots__ = ("_grain_s", "_now", "_open", "_spent", "_taken", "_tickets", "limit", "total")
+    __slots__ = ("_tally", "limit", "total")
 
-    def __init__(self, limit: Limit) -> None:
+    def __init__(self, limit: Limit, tally: Tally | None = None) -> None:
         self.limit = limit
-        self.total = math.floor(limit.amount * _PER[limit.unit])
-        self._grain_s = limit.window_s / _BUCKETS
-        self._now = -math.inf
-        self._open: dict[int, int] = {}
-        self._spent: deque[tuple[float, int]] = deque()
-        self._taken = 0
-        self._tickets = 0
+        self.total = math.floor(limit.amount * UNITS[limit.unit])
+        self._tally = WindowTally(limit.key) if tally is None else tally
 
     def units(self, amount: float) -> int:
         """Return an amount in whole units, rounded up."""
-        return math.ceil(amount * _PER[self.limit.unit])
+        return math.ceil(amount * UNITS[self.limit.unit])
 
     def amount(self, units: int) -> float:
         """Return a number of whole units in the limit's own unit."""
-        return units / _PER[self.limit.unit]
+        return units / UNITS[self.limit.unit]
 
     def left(self, now: float) -> int:
         """Return how many units may be reserved now; at least 0."""
-        self._advance(now)
-        return max(0, self.total - self._taken)
+        return max(0, self.total - self._tally.taken(now))
 
     def reserve(self, units: int, now: float) -> int | None:
         """Reserve `units` if that many are left.
@@ -98,37 +110,11 @@ class WindowCounter:
         Returns:
             A ticket to `settle` with; None where the limit would be exceeded.
         """
-        if units > self.left(now):
-            return None
-        self._tickets += 1
-        self._open[self._tickets] = units
-        self._taken += units
-        return self._tickets
+        return self._tally.reserve(units, self.total, now)
 
     def settle(self, ticket: int, units: int, now: float) -> None:
-        """Replace a reservation by its real cost, once for each ticket.
-
-        Args:
-            ticket: what `reserve` returned.
-            units: the cost, more or less than reserved; 0 where nothing was sent.
-            now: when the attempt ended, s.
-
-        Raises:
-            KeyError: the ticket has been settled already.
-            ValueError: a negative cost.
-        """
-        if units < 0:
-            raise ValueError(f"units settled must not be negative, not {units}")
-        self._advance(now)
-        self._taken += units - self._open.pop(ticket)
-        if not units:
-            return
-        # The end of the piece that `now` falls into: never earlier than the real time.
-        end = max(self._now, math.ceil(self._now / self._grain_s) * self._grain_s)
-        if self._spent and self._spent[-1][0] >= end:
-            end, before = self._spent.pop()
-            units += before
-        self._spent.append((end, units))
+        """Replace a reservation by its real cost; see `Tally.settle`."""
+        self._tally.settle(ticket, units, now)
 
     def frees_at(self, units: int, now: float) -> float | None:
         """Return when `units` are free, if no other request reserves anything until then.
@@ -136,44 +122,53 @@ class WindowCounter:
         Returns:
             A time, s; None where it depends on answers that are still running; `inf` where the limit itself is lower.
         """
-        self._advance(now)
-        missing = self._taken + units - self.total
-        if missing <= 0:
-            return now
-        if units > self.total:
-            return math.inf
-        for end, spent in self._spent:
-            missing -= spent
-            if missing <= 0:
-                return end + self.limit.window_s
-        return None
-
-    def _advance(self, now: float) -> None:
-        """Forget what has left the window. A clock that goes back is treated as one that stands still."""
-        self._now = max(now, self._now)
-        while self._spent and self._spent[0][0] + self.limit.window_s <= self._now:
-            self._taken -= self._spent.popleft()[1]
+        return math.inf if units > self.total else self._tally.falls_to(self.total - units, now)
 
 
 class BudgetLimiter:
-    """All limits of one client, with their counters. Mutable: `_counters`, made on first use."""
+    """All limits of one client, with their counters. Mutable: `_counters` and `_tallies`, made on first use.
 
-    __slots__ = ("_counters",)
+    Args:
+        tally: makes the tally of a key.
+        end: what to do once the client needs no tally any more. It may wait for a file.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_counters", "_end", "_make", "_tallies")
+
+    def __init__(
+        self,
+        tally: Callable[[TallyKey], Tally] = WindowTally,
+        end: Callable[[], None] | None = None,
+    ) -> None:
+        self._make = tally
+        self._end = end
+        self._tallies: dict[TallyKey, Tally] = {}
         self._counters: dict[Limit, WindowCounter] = {}
 
     def counter(self, limit: Limit) -> WindowCounter:
-        """Return the counter of this limit; equal limits share one counter."""
+        """Return the counter of this limit; the counters of limits with the same key share one tally."""
         counter = self._counters.get(limit)
         if counter is None:
-            counter = self._counters[limit] = WindowCounter(limit)
+            key = limit.key
+            if key not in self._tallies:
+                self._tallies[key] = self._make(key)
+            counter = self._counters[limit] = WindowCounter(limit, self._tallies[key])
         return counter
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether there is anything to close."""
+        return self._end is not None and bool(self._tallies)
+
+    def close(self) -> None:
+        """End the use of all tallies. Idempotent; a later use begins anew."""
+        if self._end is not None:
+            self._end()
 
     def left(self, now: float) -> dict[str, float]:
         """Return what can be spent now, by name of the limit, in its own unit; the least of limits with one name."""
         left: dict[str, float] = {}
-        for limit, counter in self._counters.items():
+        for limit, counter in list(self._counters.items()):
             amount = counter.amount(counter.left(now))
             left[limit.name] = min(amount, left.get(limit.name, math.inf))
         return left

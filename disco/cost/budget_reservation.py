@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from disco.cost.budget_limiter import BudgetLimiter, Limit, WindowCounter
+from disco.cost.budget_limiter import BudgetLimiter, Limit, WindowCounter, binding
 from disco.cost.token_bounds import MOST_PROOF, most_prefix_tokens
 from disco.errors import BudgetExceededError
 from disco.events import Usage
@@ -24,6 +24,9 @@ _NOTHING = Usage()
 _FEWEST = 64  # tokens; an attempt that may write fewer is not worth the cost of its prompt
 # Tokens that may be spent on drafts for each token of the answer, and fewest for which drafting is worth its prompt.
 _DRAFTS, _FEWEST_DRAFTS = 4, 16
+_TRIES = (
+    8  # to reserve what was left a moment ago; each failure means that another process has reserved meanwhile
+)
 _WITHHELD_CHARS_PER_TOKEN = 4  # for text that a target writes again; the same as in `endpoints.continuation`
 
 
@@ -52,7 +55,7 @@ class BudgetReservation:
 
     Attributes:
         limiter: the client's limiter, which counts all limits.
-        limits: the limits in force for this request.
+        limits: the limits in force for this request; of several on one tally, the least is kept.
         payers: by endpoint name, every party that its work is charged to. What a party that drafts may do is reserved
             from what the answer leaves over.
         prompt_tokens: an upper bound of the prompt's length (`token_bounds.most_prompt_tokens`).
@@ -75,6 +78,9 @@ class BudgetReservation:
     offset_s: float = 0.0
     _held: dict[int, _Held] = field(default_factory=dict)
     _accounts: dict[Limit, _Account] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.limits = binding(self.limits)
 
     def is_limited(self, endpoint: str) -> bool:
         """Whether any limit counts the endpoint's work."""
@@ -116,19 +122,25 @@ class BudgetReservation:
         counters, drafting = self._counters(endpoint), self._counters(endpoint, drafts=True)
         if not counters and not drafting:
             return None
-        allowed = self.allowance(endpoint, prefix, now)
-        if counters and not allowed:
-            raise self.refusal(endpoint, now, prefix)
-        drafts = self._drafts(endpoint, prefix, allowed, now)
-        held_by, proof = _Held(endpoint, [], drafts), self._proof(endpoint, prefix)
-        self._held[attempt] = held_by
-        for payer, counter in [*counters, *(drafting if drafts else ())]:
-            units = self._units(counter, payer, prefix, proof, allowed, drafts or 0)
-            ticket = counter.reserve(units, now + self.offset_s)
-            assert ticket is not None, "`allowance` has just found enough units for this reservation"
-            held_by.held.append((payer, counter, ticket, units))
-            self._accounts.setdefault(counter.limit, _Account()).reserved += units
-        return allowed if counters else None
+        for _ in range(_TRIES):
+            allowed = self.allowance(endpoint, prefix, now)
+            if counters and not allowed:
+                break
+            drafts = self._drafts(endpoint, prefix, allowed, now)
+            parties = [*counters, *(drafting if drafts else ())]
+            proof = self._proof(endpoint, prefix)
+            needs = [
+                (payer, counter, self._units(counter, payer, prefix, proof, allowed, drafts or 0))
+                for payer, counter in parties
+            ]
+            held = self._reserve(needs, now)
+            if held is not None:
+                self._held[attempt] = _Held(endpoint, held, drafts)
+                return allowed if counters else None
+        if not counters:  # the answer itself is not limited, so it starts, without drafts
+            self._held[attempt] = _Held(endpoint, [], 0)
+            return None
+        raise self.refusal(endpoint, now, prefix)
 
     def drafts(self, attempt: int) -> int | None:
         """Return `Request.drafts` of an attempt that was opened; None where nothing limits them."""
@@ -224,17 +236,34 @@ class BudgetReservation:
             if limit.scope in (payer.name, payer.place) and payer.drafts == drafts
         ]
 
+    def _reserve(
+        self, needs: Sequence[tuple[Payer, WindowCounter, int]], now: float
+    ) -> list[tuple[Payer, WindowCounter, int, int]] | None:
+        """Reserve all of these units, or none of them."""
+        held: list[tuple[Payer, WindowCounter, int, int]] = []
+        for payer, counter, units in needs:
+            ticket = counter.reserve(units, now + self.offset_s)
+            if ticket is None:
+                for _, other, taken, _units in held:
+                    other.settle(taken, 0, now + self.offset_s)
+                return None
+            held.append((payer, counter, ticket, units))
+        for _, counter, _, units in held:
+            self._accounts.setdefault(counter.limit, _Account()).reserved += units
+        return held
+
     def _drafts(self, endpoint: str, prefix: Prefix, written: int, now: float) -> int | None:
         """Return how many tokens an attempt that writes so many may spend on drafts; None where nobody drafts."""
         if not any(payer.drafts for payer in self.payers[endpoint]):
             return None
         both = [*self._counters(endpoint), *self._counters(endpoint, drafts=True)]
         proof = self._proof(endpoint, prefix)
+        left = [m.left(now + self.offset_s) for _, m in both]
 
         def fits(drafts: int) -> bool:
             return all(
-                self._units(m, payer, prefix, proof, written, drafts) <= m.left(now + self.offset_s)
-                for payer, m in both
+                self._units(m, payer, prefix, proof, written, drafts) <= units
+                for (payer, m), units in zip(both, left, strict=True)
             )
 
         affordable = _largest(fits, _DRAFTS * written)

@@ -136,6 +136,8 @@ class LimitsSection(Section):
         unreported: how to count a server's attempt that ended without usage (mostly a cancelled one): "estimated",
             with the ledger's estimate, or "reserved", with its whole reservation, for a provider that bills cancelled
             answers in full.
+        account: what these limits count: the spending of all clients with the same account, in every program that
+            has the same state file.
     """
 
     local_only: bool = False
@@ -144,6 +146,7 @@ class LimitsSection(Section):
     device_tokens: int | None = Field(default=None, gt=0)
     window_s: float | None = Field(default=None, gt=0.0)
     unreported: Literal["estimated", "reserved"] = "estimated"
+    account: str = Field(default="", max_length=200)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -154,6 +157,8 @@ class LimitsSection(Section):
             )
         if not amounts and self.window_s is not None:
             raise ValueError(f"window_s needs an amount as well: one of {', '.join(_AMOUNTS)}")
+        if self.account and not amounts:
+            raise ValueError(f"account needs an amount as well: one of {', '.join(_AMOUNTS)}")
         if self.local_only and (self.server_usd or self.server_tokens):
             raise ValueError(
                 "local_only forbids every server; remove server_usd and server_tokens, or local_only"
@@ -164,7 +169,7 @@ class LimitsSection(Section):
     def budgets(self) -> tuple[Limit, ...]:
         """The absolute budgets among the limits."""
         return tuple(
-            Limit(name, scope, unit, amount, self.window_s)
+            Limit(name, scope, unit, amount, self.window_s, self.account)
             for name, (scope, unit) in _AMOUNTS.items()
             if (amount := getattr(self, name)) is not None and self.window_s is not None
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Collection
 from typing import Any, Final
 
@@ -119,6 +120,9 @@ def make_app(
         routes += [WebSocketRoute(STREAM, stream), Route(STREAM, UpgradeRoute(), methods=["GET"])]
     if metrics is not None:
         metrics.watch(lambda: limiter.busy)
+        if client is not None:
+            budgets = client.router.limiter
+            metrics.watch_budgets(lambda: budgets.left(time.time()))
         routes.append(Route("/metrics", _MetricsPage(metrics), methods=["GET"]))
     names = (
         frozenset(name.lower() for name in (host.strip("[]"), *allow_hosts)) if is_loopback(host) else None

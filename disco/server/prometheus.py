@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -47,6 +47,7 @@ class Metrics:
 
     def __init__(self) -> None:
         registry = self.registry = CollectorRegistry(auto_describe=True)
+        self._budgets: Callable[[], Mapping[str, float]] = dict
         self._requests = Counter(
             "disco_http_requests",
             "HTTP requests; 499: the client left first",
@@ -101,7 +102,7 @@ class Metrics:
         )
         self._budget_left = Gauge(
             "disco_budget_left",
-            "What the last answer left of an absolute budget, in the limit's own unit",
+            "What is left of an absolute budget, over all programs that share it, in the limit's own unit",
             ["limit"],
             registry=registry,
         )
@@ -112,6 +113,10 @@ class Metrics:
     def watch(self, busy: Callable[[], int]) -> None:
         """Read the number of requests in flight from `busy` whenever the metrics are read."""
         self._in_flight.set_function(busy)
+
+    def watch_budgets(self, left: Callable[[], Mapping[str, float]]) -> None:
+        """Read what is left of each absolute budget from `left` whenever the metrics are read."""
+        self._budgets = left
 
     def request(self, path: str, status: int, took_s: float) -> None:
         """Count a finished HTTP request; `path` is the route's name, not what the client wrote."""
@@ -149,6 +154,8 @@ class Metrics:
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
+        for limit, left in self._budgets().items():  # other programs may have spent since the last answer
+            _of(self._budget_left, limit).set(left)
         return generate_latest(self.registry)
 
 

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from disco.state.database import Database, database_of, state_path
+from disco.state.shared_tally import SharedBudgets, limiter_of
 
-__all__ = ["Database", "database_of", "state_path"]
+__all__ = ["Database", "SharedBudgets", "database_of", "limiter_of", "state_path"]

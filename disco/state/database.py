@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import logging
 import os
 import sqlite3
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -44,6 +46,9 @@ Work = Callable[[sqlite3.Connection], T]
 
 BUSY_S: Final = 0.25
 """How long a transaction waits for another process's, seconds. Ours take less than a millisecond."""
+
+# SQLite waits longer and longer, up to 100 ms, and starves who has waited long: so it waits briefly, again and again.
+_NAP_MS = 5
 
 _VARIABLE: Final = "DISCO_STATE"
 _OFF: Final = frozenset({"off", "0", "false", "no"})
@@ -104,26 +109,23 @@ MIGRATIONS: Final = (
     ) WITHOUT ROWID;
     CREATE TABLE budgets (
         id INTEGER PRIMARY KEY,
-        name TEXT NOT NULL,
+        account TEXT NOT NULL,
         scope TEXT NOT NULL,
         unit TEXT NOT NULL,
-        amount REAL NOT NULL,
         window_s REAL NOT NULL,
-        latest_at REAL NOT NULL,
-        UNIQUE (name, scope, unit, amount, window_s)
+        UNIQUE (account, scope, unit, window_s)
     );
     CREATE TABLE budget_spent (
         budget INTEGER NOT NULL REFERENCES budgets (id) ON DELETE CASCADE,
-        until REAL NOT NULL,
+        bucket INTEGER NOT NULL,
         units INTEGER NOT NULL,
-        PRIMARY KEY (budget, until)
+        PRIMARY KEY (budget, bucket)
     ) WITHOUT ROWID;
     CREATE TABLE budget_open (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         budget INTEGER NOT NULL REFERENCES budgets (id) ON DELETE CASCADE,
         units INTEGER NOT NULL,
-        pid INTEGER NOT NULL,
-        process_start TEXT NOT NULL,
+        process TEXT NOT NULL,
         at REAL NOT NULL
     );
     CREATE INDEX budget_open_of_budget ON budget_open (budget);
@@ -171,8 +173,8 @@ def state_path(given: str | os.PathLike[str] | bool | None = None) -> Path | Non
 class Database:
     """The connection of one process to a state file. Safe for threads; may be shared by several clients.
 
-    Mutable: `_connection` (made on first use, made again after a fork, and where the file was replaced), `_file` (which
-    file that is), `_queue`, `is_usable`, `fault`.
+    Mutable: `_connection` (made on first use, closed for a fork, and where the file was replaced), `_file` (which file
+    that is), `_queue`, `is_usable`, `fault`.
 
     Attributes:
         path: the file.
@@ -195,9 +197,17 @@ class Database:
         """Begin anew: locks and threads of another process would never be let go."""
         self._lock = threading.RLock()
         self._queue = WriteQueue(self._write_all)
-        if self._connection is not None:
-            _inherited.append(self._connection)  # not closed, nor used: it is the parent's
-            self._connection = None
+
+    def _before_fork(self) -> None:
+        """Close the file, which must not be open in a child (sqlite.org/howtocorrupt.html, 2.6); both open it again."""
+        self._lock.acquire()
+        self._close_connection()
+
+    def _after_fork(self, *, is_child: bool) -> None:
+        if is_child:
+            self._begin_process()
+        else:
+            self._lock.release()
 
     def read(self, work: Work[T], default: T) -> T:
         """Return what `work` reads; `default` where the file cannot be read. The work sees one state of the file."""
@@ -244,22 +254,26 @@ class Database:
             if not self.is_usable:
                 return "failed", None
             connection = None
-            try:
-                connection = self._connected()
-                connection.execute(begin)
-                done = work(connection)
-                connection.execute("COMMIT")
-            except (sqlite3.Error, OSError, UnicodeError, NotOursError) as error:
-                self._warn(error)
-                if is_broken(error):
-                    self.is_usable = False
-                return "locked" if is_locked(error) else "failed", None
-            else:
-                return "done", done
-            finally:
-                if connection is not None and connection.in_transaction:
-                    with contextlib.suppress(sqlite3.Error):
-                        connection.execute("ROLLBACK")
+            until = time.monotonic() + BUSY_S
+            while True:
+                try:
+                    connection = self._connected()
+                    connection.execute(begin)
+                    done = work(connection)
+                    connection.execute("COMMIT")
+                except (sqlite3.Error, OSError, UnicodeError, NotOursError) as error:
+                    if is_locked(error) and time.monotonic() < until:
+                        continue  # only the beginning finds the file locked, in WAL mode: nothing was done
+                    self._warn(error)
+                    if is_broken(error):
+                        self.is_usable = False
+                    return "locked" if is_locked(error) else "failed", None
+                else:
+                    return "done", done
+                finally:
+                    if connection is not None and connection.in_transaction:
+                        with contextlib.suppress(sqlite3.Error):
+                            connection.execute("ROLLBACK")
 
     def _write_all(self, works: Sequence[Work[object]]) -> bool:
         """Do what was submitted, in one transaction; where that fails, each work in one of its own."""
@@ -297,6 +311,7 @@ class Database:
             connection.execute(f"PRAGMA max_page_count = {_MOST_PAGES}")
             connection.execute(f"PRAGMA journal_size_limit = {_MOST_LOG_BYTES}")
             _migrate(connection)
+            connection.execute(f"PRAGMA busy_timeout = {_NAP_MS}")
         except BaseException:
             connection.close()
             raise
@@ -313,8 +328,12 @@ class Database:
         if self.fault is not None:
             return
         self.fault = error
-        if not self._warns:
-            return
+        if not self._warns or any(
+            other.fault is not None and other.path == self.path and other._warns  # noqa: SLF001 - of this class
+            for other in tuple(_opened)
+            if other is not self
+        ):
+            return  # once for each file
         why, remedy = why_and_remedy(error)
         _log.warning(
             "The state file %s cannot be used (%s). disco goes on without it: what is learnt and spent now counts in "
@@ -333,12 +352,16 @@ def database_of(given: str | os.PathLike[str] | bool | None) -> Database | None:
 
 
 _opened: weakref.WeakSet[Database] = weakref.WeakSet()
-_inherited: list[sqlite3.Connection] = []
 
 
-def _begin_process() -> None:
+def _before_fork() -> None:
     for database in tuple(_opened):
-        database._begin_process()  # noqa: SLF001 - of this module
+        database._before_fork()  # noqa: SLF001 - of this module
+
+
+def _after_fork(*, is_child: bool) -> None:
+    for database in tuple(_opened):
+        database._after_fork(is_child=is_child)  # noqa: SLF001 - of this module
 
 
 @atexit.register
@@ -349,7 +372,11 @@ def _finish_all() -> None:
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
-    os.register_at_fork(after_in_child=_begin_process)
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=functools.partial(_after_fork, is_child=False),
+        after_in_child=functools.partial(_after_fork, is_child=True),
+    )
 
 
 def _check_ours(connection: sqlite3.Connection) -> None:

@@ -101,7 +101,7 @@ def test_whatever_happens_every_token_comes_once_in_order_is_charged_and_is_reco
         # Nobody told it to stop: what was in its last packet, and what it wrote until it heard of it.
         late = crowd["profiles"][state.candidate.name].packet_tokens + 0.1 * state.candidate.decode_tps
         assert over <= (late if crowd["max_tokens"] is None else 0)
-    assert not limiter.counter(limit)._open, "a reservation was never given back"
+    assert not limiter.counter(limit)._tally._open, "a reservation was never given back"
     written = json.loads(json.dumps(record.to_dict(timelines=True), allow_nan=False))
     assert {e["name"] for e in written["endpoints"]} == set(crowd["profiles"])
     for tried in written["attempts"]:

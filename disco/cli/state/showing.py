@@ -9,19 +9,19 @@ from typing import Any, NamedTuple
 
 from disco.cli.console import Screen
 from disco.cli.state.opening import chosen_path, existing_path, read
+from disco.cost.tally import UNITS
+from disco.state.budget_tables import Counted, counted
 from disco.state.contents import Series, file_size, read_series
 from disco.state.facts import Fact, read_facts
 
 __all__ = ["run_show"]
-
-_PER = {"usd": 10**12, "tokens": 1}  # units per amount, as `cost.budget_limiter` counts
 
 
 class _Shown(NamedTuple):
     series: list[Series]
     histories: list[tuple[str, str, str, int, float]]
     facts: dict[str, list[Fact]]
-    budgets: list[tuple[str, str, str, float, float, int, int]]
+    budgets: list[Counted]
 
 
 def run_show(screen: Screen, given: str | None) -> int:
@@ -78,7 +78,7 @@ def run_show(screen: Screen, given: str | None) -> int:
     _table(
         screen,
         "Budgets",
-        ("limit", "of", "window", "spent", "reserved", "left"),
+        ("account", "of", "window", "spent", "reserved"),
         list(map(_budget, shown.budgets)),
     )
     return 0
@@ -99,12 +99,7 @@ def _read(connection: sqlite3.Connection) -> _Shown:
             "SELECT task, model, kind, seen, at FROM histories ORDER BY task, model, kind"
         ).fetchall(),
         {kind: read_facts(connection, kind) for kind in kinds},
-        connection.execute(
-            "SELECT name, scope, unit, amount, window_s, "
-            "(SELECT coalesce(sum(units), 0) FROM budget_spent WHERE budget = budgets.id AND until > ?), "
-            "(SELECT coalesce(sum(units), 0) FROM budget_open WHERE budget = budgets.id) FROM budgets ORDER BY id",
-            (time.time(),),
-        ).fetchall(),
+        counted(connection, time.time()),
     )
 
 
@@ -120,11 +115,10 @@ def _breaker(fact: Fact, now: float) -> list[Any]:
     ]
 
 
-def _budget(row: tuple[str, str, str, float, float, int, int]) -> list[Any]:
-    name, scope, unit, amount, window_s, spent, reserved = row
-    per = _PER.get(unit, 1)
-    amounts = [spent / per, reserved / per, max(0.0, amount - (spent + reserved) / per)]
-    return [f"{name} = {amount:g}", scope, _age(window_s), *(f"{value:.4g} {unit}" for value in amounts)]
+def _budget(tally: Counted) -> list[Any]:
+    key, per = tally.key, UNITS[tally.key.unit]
+    amounts = (f"{units / per:.10g} {key.unit}" for units in (tally.spent, tally.reserved))
+    return [key.account or "(all)", key.scope, _age(key.window_s), *amounts]
 
 
 def _numbers(value: Mapping[str, Any]) -> str:

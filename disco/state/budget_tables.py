@@ -1,0 +1,210 @@
+"""The tallies of the state file: what was spent, in pieces of a window, and what is reserved, by process.
+
+Every function works within the transaction of its caller. Times are Unix times in seconds, read within the
+transaction: all processes of a machine have one clock, so no transaction sees an earlier time than one before it,
+unless the clock was set back.
+"""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from disco.cost.tally import BUCKETS, TallyKey
+
+__all__ = [
+    "UNSEEN_S",
+    "Counted",
+    "counted",
+    "fall",
+    "open_reservation",
+    "spend",
+    "sweep",
+    "taken",
+    "tidy",
+    "withdraw",
+]
+
+UNSEEN_S: Final = 3600.0
+"""How long a reservation counts as running whose process cannot be asked whether it runs, seconds."""
+
+# What SQLite adds up stays below 2**63.
+_MOST_UNITS = 2**58
+
+IsAlive = Callable[[str], bool | None]
+
+
+class Counted(NamedTuple):
+    """What a tally has counted, in whole units."""
+
+    key: TallyKey
+    spent: int
+    reserved: int
+
+
+def counted(connection: sqlite3.Connection, now: float) -> list[Counted]:
+    """Return what every tally has counted: spent within its window, and reserved."""
+    keys = connection.execute(
+        "SELECT id, account, scope, unit, window_s FROM budgets ORDER BY account, scope, unit, window_s"
+    ).fetchall()
+    found = []
+    for budget, *names in keys:
+        key = TallyKey(*names)
+        (reserved,) = connection.execute(
+            "SELECT COALESCE(SUM(units), 0) FROM budget_open WHERE budget = ?", (budget,)
+        ).fetchone()
+        found.append(Counted(key, _taken(connection, budget, key, now) - reserved, reserved))
+    return found
+
+
+def taken(connection: sqlite3.Connection, key: TallyKey, now: float) -> int:
+    """Return how many units are spent or reserved."""
+    found = _find(connection, key)
+    return 0 if found is None else _taken(connection, found, key, now)
+
+
+def open_reservation(
+    connection: sqlite3.Connection, key: TallyKey, units: int, process: str, now: float
+) -> int:
+    """Enter a reservation, and return its row."""
+    row = connection.execute(
+        "INSERT INTO budget_open (budget, units, process, at) VALUES (?, ?, ?, ?)",
+        (_make(connection, key), min(units, _MOST_UNITS), process, now),
+    ).lastrowid
+    assert row is not None
+    return row
+
+
+def withdraw(connection: sqlite3.Connection, row: int) -> None:
+    """Remove a reservation; it may have been removed already."""
+    connection.execute("DELETE FROM budget_open WHERE id = ?", (row,))
+
+
+def spend(connection: sqlite3.Connection, key: TallyKey, units: int, now: float) -> None:
+    """Enter a cost that has ended by now."""
+    if units:
+        _spend(connection, _make(connection, key), _bucket_of(key, now), units)
+
+
+def sweep(connection: sqlite3.Connection, key: TallyKey, process: str, is_alive: IsAlive, now: float) -> None:
+    """Forget what has left the window, and count the reservations of processes that have ended as spent now.
+
+    Where the clock was set back, what was spent later than now counts as spent now. So it leaves the window no sooner
+    than it should, and no later than one window from now.
+
+    Args:
+        connection: within a transaction that may write.
+        key: of the tally.
+        process: this process, whose reservations are left alone.
+        is_alive: whether a process still runs; None where that cannot be known.
+        now: Unix time, s.
+    """
+    found = _find(connection, key)
+    if found is None:
+        return
+    current = _bucket_of(key, now)
+    connection.execute(
+        "DELETE FROM budget_spent WHERE budget = ? AND bucket <= ?", (found, _oldest_gone(key, now))
+    )
+    (late,) = connection.execute(
+        "SELECT SUM(units) FROM budget_spent WHERE budget = ? AND bucket > ?", (found, current)
+    ).fetchone()
+    if late is not None:
+        connection.execute("DELETE FROM budget_spent WHERE budget = ? AND bucket > ?", (found, current))
+        _spend(connection, found, current, late)
+    others = connection.execute(
+        "SELECT id, units, process, at FROM budget_open WHERE budget = ? AND process != ?", (found, process)
+    ).fetchall()
+    for row, units, of, at in others:
+        lives = is_alive(of)
+        if lives is False or (lives is None and not 0 <= now - at < UNSEEN_S):
+            withdraw(connection, row)
+            _spend(connection, found, current, units)
+
+
+def fall(connection: sqlite3.Connection, key: TallyKey, most: int, now: float) -> float | None:
+    """Return when no more than `most` units are taken if nothing is reserved; None where that depends on answers."""
+    found = _find(connection, key)
+    missing = 0 if found is None else _taken(connection, found, key, now) - most
+    if missing <= 0:
+        return now
+    rows = connection.execute(
+        "SELECT bucket, units FROM budget_spent WHERE budget = ? AND bucket > ? ORDER BY bucket",
+        (found, _oldest_gone(key, now)),
+    )
+    for bucket, units in rows:
+        missing -= units
+        if missing <= 0:
+            return float(min(bucket, _bucket_of(key, now)) * _grain_s(key) + key.window_s)
+    return None
+
+
+def tidy(connection: sqlite3.Connection, process: str, is_alive: IsAlive, now: float) -> None:
+    """Sweep all tallies, and remove those that are empty."""
+    keys = connection.execute("SELECT account, scope, unit, window_s FROM budgets").fetchall()
+    for key in keys:
+        sweep(connection, TallyKey(*key), process, is_alive, now)
+    connection.execute(
+        "DELETE FROM budgets WHERE id NOT IN (SELECT budget FROM budget_spent) "
+        "AND id NOT IN (SELECT budget FROM budget_open)"
+    )
+
+
+def _find(connection: sqlite3.Connection, key: TallyKey) -> int | None:
+    # Looked up each time: the user may have the file's budgets forgotten at any time.
+    found = connection.execute(
+        "SELECT id FROM budgets WHERE account = ? AND scope = ? AND unit = ? AND window_s = ?",
+        (key.account, key.scope, key.unit, key.window_s),
+    ).fetchone()
+    return None if found is None else int(found[0])
+
+
+def _make(connection: sqlite3.Connection, key: TallyKey) -> int:
+    found = _find(connection, key)
+    if found is None:
+        found = connection.execute(
+            "INSERT INTO budgets (account, scope, unit, window_s) VALUES (?, ?, ?, ?)",
+            (key.account, key.scope, key.unit, key.window_s),
+        ).lastrowid
+        assert found is not None
+    return found
+
+
+def _taken(connection: sqlite3.Connection, budget: int, key: TallyKey, now: float) -> int:
+    (units,) = connection.execute(
+        "SELECT (SELECT COALESCE(SUM(units), 0) FROM budget_spent WHERE budget = ?1 AND bucket > ?2) "
+        "+ (SELECT COALESCE(SUM(units), 0) FROM budget_open WHERE budget = ?1)",
+        (budget, _oldest_gone(key, now)),
+    ).fetchone()
+    return int(units)
+
+
+def _spend(connection: sqlite3.Connection, budget: int, bucket: int, units: int) -> None:
+    if units:
+        connection.execute(
+            "INSERT INTO budget_spent (budget, bucket, units) VALUES (?, ?, ?) "
+            "ON CONFLICT (budget, bucket) DO UPDATE SET units = units + excluded.units",
+            (budget, bucket, min(units, _MOST_UNITS)),
+        )
+
+
+def _grain_s(key: TallyKey) -> float:
+    return key.window_s / BUCKETS
+
+
+def _bucket_of(key: TallyKey, at: float) -> int:
+    """Return the piece that a time falls into: the first one that ends no earlier."""
+    grain_s = _grain_s(key)
+    bucket = math.ceil(at / grain_s)
+    return bucket if bucket * grain_s >= at else bucket + 1
+
+
+def _oldest_gone(key: TallyKey, now: float) -> int:
+    """Return the last piece that has left the window: it ended `window_s` ago or earlier."""
+    grain_s = _grain_s(key)
+    bucket = math.floor((now - key.window_s) / grain_s)
+    while bucket * grain_s + key.window_s > now:
+        bucket -= 1
+    return bucket
