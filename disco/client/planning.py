@@ -11,9 +11,10 @@ from disco.cost.budget_reservation import BudgetReservation
 from disco.dispatch import Dispatcher, Features, Preset
 from disco.dispatch.breakers.endpoint_health import HealthWatch
 from disco.dispatch.policies.policy_registry import ASSIST
+from disco.dispatch.power_rule import spared_by, with_offline
 from disco.dispatch.within_budget import within_budget
 from disco.endpoints.contract import Endpoint
-from disco.plan import Candidate, Plan
+from disco.plan import Candidate, Plan, Power
 from disco.playback import Pace, Playback
 from disco.refine import Refined, refine
 from disco.request import Request
@@ -42,6 +43,7 @@ class PlanningView:
         judging: the judge of the client's answers.
         model_of: returns the model that answers on an endpoint.
         now: on the session's clock.
+        power: what the state of this machine changes; None: nothing was asked about it.
     """
 
     candidates: Sequence[Candidate]
@@ -55,6 +57,7 @@ class PlanningView:
     judging: Judging
     model_of: Callable[[str], str]
     now: float
+    power: Power | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +140,10 @@ def prepare(
         budget_class=options.budget_class or "standard",
         resting=resting,
         probing=probing,
+        spared=spared_by(view.power, [c.name for c in view.candidates if c.place == "device"]),
     )
+    if view.power is not None:
+        plan = replace(plan, power=with_offline(view.power, view.offline))
     if refined is not None and plan.assist is not None and plan.assist.heir_tokens is not None:
         request = replace(request, refined=refined.messages)
     if view.reservation is not None:
@@ -206,7 +212,8 @@ def with_clocks(request: Request, plan: Plan, by_name: Mapping[str, Candidate]) 
         (name,) = serving
         if by_name[name].place == "server":
             return replace(request, timeouts=request.timeouts_alone)
-    others = len(plan.starts) + len(plan.fallbacks) - len(plan.deprioritised) > 1
+    failing = sum(not rest.is_spared for rest in plan.deprioritised)
+    others = len(plan.starts) + len(plan.fallbacks) - failing > 1
     limit = request.timeouts.connect_s
     if not others or (limit is not None and limit <= CONNECT_S):
         return request

@@ -25,6 +25,7 @@ from disco.client.endpoint_catalog.statistics import EndpointStatistics, make_ro
 from disco.client.learnt.learnt_state import LearntState, store_in
 from disco.client.live_driver import LiveSession
 from disco.client.planning import PlanningView, prepare, with_heir_prompts
+from disco.client.power_watch import PowerSource, PowerWatch
 from disco.client.request_options import NO_OPTIONS, RequestOptions
 from disco.cost.budget_limiter import BudgetLimiter
 from disco.cost.budget_reservation import BudgetReservation
@@ -82,6 +83,7 @@ class Router:
         state: str | os.PathLike[str] | bool | None = None,
         prompt_cache: bool | str | os.PathLike[str] | PromptCache = False,
         speculate: Speculate = "off",
+        power: PowerSource = None,
         seed: int | None = None,
     ) -> None:
         """See `AsyncDisco` for the arguments; `seed` fixes the random choices of dispatch."""
@@ -111,6 +113,7 @@ class Router:
             on_news=self._refit,
         )
         self._probes = BackgroundProbes(self._host)
+        self.power = PowerWatch(power, self._host, knows_own_load=self.endpoints.runs_here)
         # Records of direct answers are written in the application's threads, also by destructors.
         self._many_threads = threading.RLock()
 
@@ -249,7 +252,8 @@ class Router:
                 )
             request = replace(request, classes=options.classes)
         features = features_of(request, stream=stream, local_only=local_only, reach=self.reach_of(options))
-        members = self.endpoints.members(server, drafting_of(options, preset))
+        power = await self.power.look(preset.power)
+        members = self.endpoints.members(server, drafting_of(options, preset, power))
         endpoints = {m.name: m.endpoint for m in members}
         features, refined = await with_heir_prompts(features, request, preset, options, endpoints)
         within = [m for m in members if is_within(m.endpoint.reach, features.reach)]
@@ -260,7 +264,7 @@ class Router:
         known = {m.name: self.learnt.known(m, model, self.catalog.known(m, model)) for m in members}
         able = [m.endpoint.capabilities(model) for m in members]
         candidates = [
-            self.catalog.candidate(m, model, preset, can) for m, can in zip(members, able, strict=True)
+            self.catalog.candidate(m, model, preset, can, power) for m, can in zip(members, able, strict=True)
         ]
         watch = self.health.watch({m.name: (m.name, m.address) for m in members}, model)
         reservation = self._reservation(preset, request, features, within, candidates, created_s - now)
@@ -276,6 +280,7 @@ class Router:
             judging=self.judging,
             model_of=lambda name: by_name[name].answers_with(model),
             now=now,
+            power=power,
         )
         planned = prepare(request, features, refined, preset, options, view, max_retries=max_retries)
         log_plan(planned.plan, preset=preset.name, model=model, prompt_tokens=features.prompt_tokens)
