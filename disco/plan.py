@@ -60,7 +60,7 @@ TTFT_QUANTILES = 32
 
 _LOADED = 0.9  # of the expected load time, as long as the model is not known to be loaded
 _FREE = Rates()
-_SPARED = frozenset({"low", "throttled", "loaded"})
+_SPARED = frozenset({"low", "throttled", "loaded", "metered"})
 _OF_AN_HEIR = frozenset(
     {"logp", "progress"}
 )  # how far its model agrees with the writer, and how far it has read
@@ -271,21 +271,22 @@ class CoolDown:
         endpoint: the endpoint's name.
         reason: "failures" (its breaker is open), "rate_limit" (its server sent a rate limit), "probed" (the cool-down
             is over, and another request probes the endpoint), "offline" (this machine has no route to the endpoint);
-            of an endpoint that is only spared: "low" (battery), "throttled" (clock), "loaded" (by other programs).
+            of an endpoint that is only spared: "low" (battery), "throttled" (clock), "loaded" (by other programs), or
+            "metered" (the network).
         failure: class of the last failure that counted; None when offline.
         failures: number of failures that led to this cool-down.
         for_s: how much longer the cool-down takes, seconds; None where that is not known.
     """
 
     endpoint: str
-    reason: Literal["failures", "rate_limit", "probed", "offline", "low", "throttled", "loaded"]
+    reason: Literal["failures", "rate_limit", "probed", "offline", "low", "throttled", "loaded", "metered"]
     failure: str | None = None
     failures: int = 0
     for_s: float | None = None
 
     @property
     def is_spared(self) -> bool:
-        """Whether the endpoint works, and is left alone for the sake of this machine's battery or load."""
+        """Whether the endpoint works, and is left alone for the sake of this machine's battery, load or traffic."""
         return self.reason in _SPARED
 
 
@@ -297,7 +298,8 @@ class Power:
         conditions: those that held, sorted: "battery", "loaded", "low", "metered", "offline" (no route to at least one
             endpoint), "throttled".
         energy_factor: by how much this machine's energy was dearer than the preset's exchange rate.
-        spared: the condition for which the endpoints on this machine were deprioritised; None: they were not.
+        spared: the condition for which endpoints were deprioritised: those elsewhere if it is "metered", else those on
+            this machine; None: none were.
         traffic_usd_per_mb: what plans counted a megabyte (10⁶ bytes) to or from a server as, USD.
         on_battery, battery_share, clock_share, load_share, metered: the readings (`disco.power.Readings`), rounded to
             two decimals; None: not known.
@@ -312,6 +314,11 @@ class Power:
     clock_share: float | None = None
     load_share: float | None = None
     metered: bool | None = None
+
+    @property
+    def spares_device(self) -> bool:
+        """Whether the models on this machine are left alone."""
+        return self.spared not in (None, "metered")
 
 
 @dataclass(frozen=True, slots=True)

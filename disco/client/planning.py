@@ -140,7 +140,7 @@ def prepare(
         budget_class=options.budget_class or "standard",
         resting=resting,
         probing=probing,
-        spared=spared_by(view.power, [c.name for c in view.candidates if c.place == "device"]),
+        spared=spared_by(view.power, view.candidates),
     )
     if view.power is not None:
         plan = replace(plan, power=with_offline(view.power, view.offline))

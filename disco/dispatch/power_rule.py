@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Final, Literal, get_args
+from typing import Final, Literal, cast, get_args
 
-from disco.dispatch.power_section import PowerSection
+from disco.dispatch.power_section import PowerSection, Sparing
 from disco.plan import Candidate, CoolDown, Payer, Power
 from disco.power import PowerReadings
 from disco.rates import Rates
@@ -41,12 +41,12 @@ CLOCK_BAND: Final = 0.1
 LOAD_BAND: Final = 0.2
 
 # On the wire, as measured in docs/power.md: some letters of JSON for a prompt's token, an event for an answer's.
-BYTES_PER_PROMPT_TOKEN: Final = 5.0
+BYTES_PER_PROMPT_TOKEN: Final = 4.0
 BYTES_PER_ANSWER_TOKEN: Final = 250.0
 _MB: Final = 1e6
 
-# A battery that runs out is worse than heat, and heat worse than other programs that wait.
-_ORDER: Final = ("low", "throttled", "loaded")
+# A battery that runs out is worse than heat, heat worse than other programs that wait, and these worse than traffic.
+_ORDER: Final[tuple[Sparing, ...]] = ("low", "throttled", "loaded", "metered")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,16 +139,18 @@ def with_offline(power: Power | None, offline: Collection[str]) -> Power | None:
     return replace(power, conditions=tuple(sorted({*power.conditions, "offline"})))
 
 
-def spared_by(power: Power | None, here: Iterable[str]) -> dict[str, CoolDown]:
+def spared_by(power: Power | None, candidates: Iterable[Candidate]) -> dict[str, CoolDown]:
     """Return the endpoints that are left alone, by name, with the reason (`Dispatcher.plan`).
 
     Args:
         power: what followed from the conditions; None: nothing.
-        here: names of the endpoints on this machine.
+        candidates: every endpoint.
     """
     if power is None or power.spared is None:
         return {}
-    return {name: CoolDown(name, power.spared) for name in here}  # type: ignore[arg-type] # one of `_ORDER`
+    reach = "device" if power.spares_device else "any"
+    reason = cast("Sparing", power.spared)
+    return {c.name: CoolDown(c.name, reason) for c in candidates if c.reach == reach}
 
 
 def with_traffic(candidate: Candidate, usd_per_mb: float) -> Candidate:

@@ -10,8 +10,8 @@ from disco.dispatch.preset_section import Section
 
 __all__ = ["PowerSection", "Sparing"]
 
-Sparing = Literal["low", "throttled", "loaded"]
-"""A condition of this machine for which its models can be left alone."""
+Sparing = Literal["low", "throttled", "loaded", "metered"]
+"""A condition of this machine for which endpoints can be left alone."""
 
 
 class PowerSection(Section):
@@ -26,8 +26,8 @@ class PowerSection(Section):
         loaded_share: from this share of all cores on that other programs keep busy, the machine is loaded, 0 to 1.
         metered_usd_per_mb: on a metered network, what plans count a megabyte to or from a server as, USD, at least 0.
             The ledger and the budgets do not count it.
-        spare: under which of these conditions the models on this machine answer only where no other endpoint may:
-            "low", "throttled", "loaded".
+        spare: under which conditions some endpoints answer only where no other one may: with "low", "throttled" and
+            "loaded" those on this machine, with "metered" those behind the network, unless the others are spared.
         stay_s: a condition that has begun or ended does not change again within this time, s, at least 0.
     """
 

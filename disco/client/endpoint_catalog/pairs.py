@@ -109,7 +109,7 @@ def drafting_of(
     options: RequestOptions, preset: Preset, power: Power | None = None
 ) -> SpeculateSection | None:
     """Return how an answer to a request is drafted that may be; None: its options or the machine's state forbid it."""
-    spares = power is not None and power.spared is not None
+    spares = power is not None and power.spares_device
     return None if options.speculate is False or spares else preset.speculate
 
 
