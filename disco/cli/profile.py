@@ -11,7 +11,15 @@ from disco.cli.console import Screen
 from disco.cost.model_flops import ModelShapes
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.endpoints.llamacpp.runtime.speed_benchmark import Measurement
-from disco.profiles import DeviceProfile, FlopsPerToken, LinearFit, fit_line, save_profile, user_profile_dir
+from disco.profiles import (
+    DeviceProfile,
+    Energy,
+    FlopsPerToken,
+    LinearFit,
+    fit_line,
+    save_profile,
+    user_profile_dir,
+)
 
 __all__ = ["measure_device", "run_profile"]
 
@@ -90,6 +98,16 @@ def _flops(device: LlamaCppEndpoint) -> tuple[FlopsPerToken, str]:
     return same, "FLOPs per token are twice the number of parameters."
 
 
+def _energy(measured: Measurement) -> Energy | None:
+    """Return what tokens took, J; None where the platform does not count it."""
+    read = [(p.energy_j, p.tokens) for p in measured.prefill if p.energy_j is not None]
+    written = [d.j_per_token for d in measured.decode if d.j_per_token is not None]
+    if not read or not written:
+        return None
+    joules = sum(energy_j for energy_j, _ in read) / sum(tokens for _, tokens in read)
+    return Energy(prefill_j_per_token=joules, decode_j_per_token=median(written))
+
+
 def _profile(
     name: str, measured: Measurement, line: LinearFit, flops: tuple[FlopsPerToken, str]
 ) -> DeviceProfile:
@@ -107,6 +125,7 @@ def _profile(
         load_s=measured.load_s,
         context_tokens=measured.context_tokens,
         flops=flops[0],
+        energy=_energy(measured),
         notes=flops[1],
     )
 
