@@ -292,7 +292,7 @@ class CoolDown:
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """In which state of this machine a request was planned, and what followed from it (`dispatch/power_rule.py`).
+    """In which state of this machine a request was planned, and what followed from it (`dispatch/power/power_rule.py`).
 
     Attributes:
         conditions: those that held, sorted: "battery", "loaded", "low", "metered", "offline" (no route to at least one

@@ -10,10 +10,11 @@ from disco.client.request_options import RequestOptions
 from disco.cost.budget_reservation import BudgetReservation
 from disco.dispatch import Dispatcher, Features, Preset
 from disco.dispatch.breakers.endpoint_health import HealthWatch
-from disco.dispatch.policies.policy_registry import ASSIST
-from disco.dispatch.power_rule import spared_by, with_offline
+from disco.dispatch.policies.policy_registry import ASSIST, CASCADE
+from disco.dispatch.power.power_rule import spared_by, with_offline
 from disco.dispatch.within_budget import within_budget
 from disco.endpoints.contract import Endpoint
+from disco.errors import ConfigurationError
 from disco.plan import Candidate, Plan, Power
 from disco.playback import Pace, Playback
 from disco.refine import Refined, refine
@@ -21,7 +22,7 @@ from disco.request import Request
 from disco.session.machine import Session, SessionConfig
 from disco.session.switching.answer_lengths import AnswerLengths
 
-__all__ = ["PlannedAnswer", "PlanningView", "prepare", "with_heir_prompts"]
+__all__ = ["PlannedAnswer", "PlanningView", "as_asked", "prepare", "with_heir_prompts"]
 
 COUNT_WITHIN_S = 0.03  # time for the devices to count a prompt; every reader of a divided answer waits for it
 CONNECT_S = 1.5  # time to connect if another endpoint may serve; a lost packet is sent again after 1 s
@@ -73,6 +74,24 @@ class PlannedAnswer:
     request: Request
     plan: Plan
     session: Session
+
+
+def as_asked(request: Request, options: RequestOptions, preset: Preset) -> Request:
+    """Return the request with its deadline and its classes.
+
+    Raises:
+        ConfigurationError: classes under another policy than the cascade.
+    """
+    if options.deadline_s is not None:
+        request = request.due_in(options.deadline_s)
+    if options.classes:
+        if preset.dispatch.policy != CASCADE:
+            raise ConfigurationError(
+                f"classes have no effect under the preset {preset.name!r}, whose policy is "
+                f'{preset.dispatch.policy!r}. Leave them out, or choose preset="cascade".'
+            )
+        request = replace(request, classes=options.classes)
+    return request
 
 
 async def with_heir_prompts(

@@ -17,8 +17,8 @@ import anyio
 import anyio.to_thread
 
 from disco.client.endpoint_catalog.statistics import make_room
-from disco.dispatch.power_rule import PowerState, power_of, step
-from disco.dispatch.power_section import PowerSection
+from disco.dispatch.power.power_rule import PowerState, power_of, step
+from disco.dispatch.power.power_section import PowerSection
 from disco.endpoints.background_tasks import BackgroundTasks
 from disco.errors import ConfigurationError
 from disco.plan import Power

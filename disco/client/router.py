@@ -6,7 +6,6 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,7 +23,7 @@ from disco.client.endpoint_catalog.pairs import Speculate, drafting_of, question
 from disco.client.endpoint_catalog.statistics import EndpointStatistics, make_room
 from disco.client.learnt.learnt_state import LearntState, store_in
 from disco.client.live_driver import LiveSession
-from disco.client.planning import PlanningView, prepare, with_heir_prompts
+from disco.client.planning import PlanningView, as_asked, prepare, with_heir_prompts
 from disco.client.power_watch import PowerSource, PowerWatch
 from disco.client.request_options import NO_OPTIONS, RequestOptions
 from disco.cost.budget_limiter import BudgetLimiter
@@ -33,7 +32,6 @@ from disco.cost.token_bounds import most_prompt_tokens
 from disco.dispatch import Dispatcher, Features, Preset, features_of, load_preset
 from disco.dispatch.breakers.endpoint_health import Health
 from disco.dispatch.eligibility import is_within
-from disco.dispatch.policies.policy_registry import CASCADE
 from disco.dispatch.presets import with_limits
 from disco.endpoints.background_tasks import BackgroundTasks
 from disco.endpoints.contract import Endpoint
@@ -241,16 +239,8 @@ class Router:
         """
         created_s, now, model = time.time(), anyio.current_time(), request.model
         preset = self._preset(options)
-        if options.deadline_s is not None:
-            request = request.due_in(options.deadline_s)
+        request = as_asked(request, options, preset)
         local_only = model == self.local_model  # requested by name
-        if options.classes:
-            if preset.dispatch.policy != CASCADE:
-                raise ConfigurationError(
-                    f"classes have no effect under the preset {preset.name!r}, whose policy is "
-                    f'{preset.dispatch.policy!r}. Leave them out, or choose preset="cascade".'
-                )
-            request = replace(request, classes=options.classes)
         features = features_of(request, stream=stream, local_only=local_only, reach=self.reach_of(options))
         power = await self.power.look(preset.power)
         members = self.endpoints.members(server, drafting_of(options, preset, power))

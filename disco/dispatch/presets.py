@@ -13,7 +13,7 @@ from pydantic import Field, field_validator, model_validator
 from disco._resources import resource_dir
 from disco.cost.budget_limiter import Limit
 from disco.dispatch.policies.policy_registry import ASSIST, AUTO, CASCADE, is_known_policy, known_policies
-from disco.dispatch.power_section import PowerSection
+from disco.dispatch.power.power_section import PowerSection
 from disco.dispatch.preset_section import Section
 from disco.dispatch.speculate_section import SpeculateSection
 from disco.errors import ConfigurationError, nearest

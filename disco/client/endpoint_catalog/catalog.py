@@ -10,7 +10,7 @@ from disco.client.endpoint_catalog.statistics import EndpointStatistics, Statist
 from disco.cost import ExchangeRate, device_rates, server_rates
 from disco.cost.model_flops import ModelShapes
 from disco.dispatch import Preset
-from disco.dispatch.power_rule import with_traffic
+from disco.dispatch.power.power_rule import with_traffic
 from disco.endpoints.contract import Capabilities, Endpoint
 from disco.endpoints.gguf_header import Header
 from disco.errors import ConfigurationError

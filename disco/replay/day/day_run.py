@@ -15,7 +15,7 @@ import numpy as np
 from disco.cost import ExchangeRate, device_rates, server_rates
 from disco.cost.model_flops import FLOPS_PER_JOULE
 from disco.dispatch import Dispatcher, Features, Plan, Preset, eligible, load_preset
-from disco.dispatch.power_rule import (
+from disco.dispatch.power.power_rule import (
     BYTES_PER_ANSWER_TOKEN,
     BYTES_PER_PROMPT_TOKEN,
     PowerState,
@@ -24,7 +24,7 @@ from disco.dispatch.power_rule import (
     step,
     with_traffic,
 )
-from disco.dispatch.power_section import PowerSection
+from disco.dispatch.power.power_section import PowerSection
 from disco.errors import ConfigurationError, NoEndpointError
 from disco.plan import Candidate, CoolDown, Power
 from disco.profiles import DeviceProfile, LengthsProfile, Price, ServerProfile

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, Literal, cast, get_args
 
-from disco.dispatch.power_section import PowerSection, Sparing
+from disco.dispatch.power.power_section import PowerSection, Sparing
 from disco.plan import Candidate, CoolDown, Payer, Power
 from disco.power import PowerReadings
 from disco.rates import Rates

@@ -8,13 +8,13 @@ import threading
 import httpx2
 import pytest
 from defects.asking import client, create, device, question
-from faults.in_memory import MemoryServer, Reply, anyio_backend, spoken  # noqa: F401 - a fixture
+from faults.in_memory import MemoryServer, Reply, anyio_backend, no_thread, spoken  # noqa: F401 - fixtures
 
 from disco import AsyncDisco, ConfigurationError, Disco, LocalServer, PowerReadings
 from disco.client import power_watch
 from disco.client.power_watch import EVERY_S, OLD_S, PowerWatch
 from disco.dispatch import Preset
-from disco.dispatch.power_section import PowerSection
+from disco.dispatch.power.power_section import PowerSection
 from disco.endpoints.background_tasks import BackgroundTasks
 from disco.plan import CoolDown
 from disco.power import UNKNOWN

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from disco.dispatch import Candidate, Dispatcher, Features, Preset, Start, load_preset
-from disco.dispatch.power_rule import (
+from disco.dispatch.power.power_rule import (
     CLOCK_BAND,
     LOAD_BAND,
     LOW_BAND,
@@ -23,7 +23,7 @@ from disco.dispatch.power_rule import (
     with_offline,
     with_traffic,
 )
-from disco.dispatch.power_section import PowerSection
+from disco.dispatch.power.power_section import PowerSection
 from disco.errors import ConfigurationError
 from disco.plan import CoolDown, Power
 from disco.power import UNKNOWN, PowerReadings
