@@ -303,6 +303,7 @@ class Router:
     ) -> None:
         """Warm up every endpoint that requests with these options may reach; see `ClientEndpoints.warm_up`."""
         drafting = drafting_of(options, self._preset(options))
+        await self.power.look(self._preset(options).power)  # its first readings take longer than later ones
         await self.learnt.warm_up(self.endpoints.members(server, drafting), model)
         await self.endpoints.warm_up(server, model, self.reach_of(options), drafting)
 

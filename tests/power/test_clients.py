@@ -12,11 +12,17 @@ from faults.in_memory import MemoryServer, Reply, anyio_backend, no_thread, spok
 
 from disco import AsyncDisco, ConfigurationError, Disco, LocalServer, PowerReadings
 from disco.client import power_watch
+from disco.client.endpoint_catalog.pairs import drafting_of
 from disco.client.power_watch import EVERY_S, OLD_S, PowerWatch
+from disco.client.request_options import NO_OPTIONS
+from disco.cost.model_flops import ModelShapes
 from disco.dispatch import Preset
 from disco.dispatch.power.power_section import PowerSection
 from disco.endpoints.background_tasks import BackgroundTasks
-from disco.plan import CoolDown
+from disco.endpoints.gguf_header import Header
+from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
+from disco.endpoints.simulation.simulated_script import SimulatedProfile
+from disco.plan import CoolDown, Power
 from disco.power import UNKNOWN
 
 pytestmark = pytest.mark.anyio
@@ -284,3 +290,42 @@ def test_the_synchronous_client_has_it_too():
     with Disco(local=device(answer="From here."), power=Laptop(LOW)) as one:
         route = one.chat.completions.create(model="m", messages=question()).route
     assert (route.winner, route.power.spared) == ("device", "low")
+
+
+def test_a_model_without_a_profile_is_charged_by_its_shapes_and_few_rates_are_kept():
+    """Nothing is loaded for that: the file's header is read."""
+    with Disco(local="smollm2-135m", power=False) as one:
+        catalog, (member,) = one.router.catalog, one.router.endpoints.members(None)
+        header = member.endpoint.header
+        shapes = ModelShapes.of(header.metadata, vocabulary=header.tokens)
+        known = catalog.rates(member, "m", one.router.preset)
+        usd_per_flop = one.router.preset.cost.exchange_rate / 1e6
+        assert known.cost_in == pytest.approx(usd_per_flop * shapes.prefill(128))
+        assert known.cost_out == pytest.approx(usd_per_flop * shapes.decode(512))
+        for factor in (1.0, 100.0, 2500.0) * 50:
+            rates = catalog.rates(member, "m", one.router.preset, Power(energy_factor=factor))
+            assert rates.cost_in == pytest.approx(factor * known.cost_in)
+            assert rates is catalog.rates(member, "m", one.router.preset, Power(energy_factor=factor))
+        assert catalog.rates(member, "m", one.router.preset) is known
+        assert len(catalog._rates) == 3
+
+
+def test_a_kind_of_model_that_the_count_does_not_know_counts_by_its_weights_once_they_are_known():
+    class Unknown(SimulatedEndpoint):
+        header = Header({"general.architecture": "mamba"}, None, 0)
+        parameters = None
+
+    here = Unknown("device", SimulatedProfile(), place="device")
+    with Disco(local=here, power=False) as one:
+        catalog, (member,) = one.router.catalog, one.router.endpoints.members(None)
+        assumed = catalog.rates(member, "m", one.router.preset)
+        assert assumed.cost_out == pytest.approx(4e-18 * 1e9)
+        Unknown.parameters = 3_000_000_000
+        assert catalog.rates(member, "m", one.router.preset).cost_out == pytest.approx(4e-18 * 6e9)
+
+
+async def test_a_spared_device_drafts_for_nobody():
+    spares = Power(spared="low")
+    assert drafting_of(NO_OPTIONS, preset(), None) is not None
+    assert drafting_of(NO_OPTIONS, preset(), spares) is None
+    assert drafting_of(NO_OPTIONS, preset(), Power(spared="metered")) is not None

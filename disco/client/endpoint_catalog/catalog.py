@@ -235,6 +235,9 @@ class EndpointCatalog:
                 reported = ModelShapes.of(header.metadata, vocabulary=header.tokens)
                 make_room(self._shapes)
                 self._shapes[endpoint.name] = header, reported
+            weights = getattr(endpoint, "parameters", None)
+            if reported is None and weights:
+                reported = 2.0 * weights
         return reported, getattr(endpoint, "assumes_energy", False)
 
     def check_prices(self, members: Iterable[CatalogEntry], model: str) -> None:
