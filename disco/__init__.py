@@ -1,7 +1,7 @@
 """disco: one good answer out of two models, one on this machine and one behind an API."""
 
 from disco import _moved
-from disco.client import RouteLog
+from disco.client import PowerReadings, RouteLog
 from disco.client.async_client import AsyncAzureDisco, AsyncDisco
 from disco.client.chat.revised_text import RevisedText
 from disco.client.endpoint_catalog.backups import Backup
@@ -40,6 +40,7 @@ __all__ = [
     "LocalServer",
     "ModelFileError",
     "NoEndpointError",
+    "PowerReadings",
     "PromptCache",
     "RedactionError",
     "RevisedText",

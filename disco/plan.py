@@ -26,6 +26,7 @@ __all__ = [
     "Payer",
     "Place",
     "Plan",
+    "Power",
     "PromptSize",
     "Reach",
     "Start",
@@ -59,6 +60,7 @@ TTFT_QUANTILES = 32
 
 _LOADED = 0.9  # of the expected load time, as long as the model is not known to be loaded
 _FREE = Rates()
+_SPARED = frozenset({"low", "throttled", "loaded", "metered"})
 _OF_AN_HEIR = frozenset(
     {"logp", "progress"}
 )  # how far its model agrees with the writer, and how far it has read
@@ -268,17 +270,55 @@ class CoolDown:
     Attributes:
         endpoint: the endpoint's name.
         reason: "failures" (its breaker is open), "rate_limit" (its server sent a rate limit), "probed" (the cool-down
-            is over, and another request probes the endpoint), "offline" (this machine has no route to the endpoint).
+            is over, and another request probes the endpoint), "offline" (this machine has no route to the endpoint);
+            of an endpoint that is only spared: "low" (battery), "throttled" (clock), "loaded" (by other programs), or
+            "metered" (the network).
         failure: class of the last failure that counted; None when offline.
         failures: number of failures that led to this cool-down.
         for_s: how much longer the cool-down takes, seconds; None where that is not known.
     """
 
     endpoint: str
-    reason: Literal["failures", "rate_limit", "probed", "offline"]
+    reason: Literal["failures", "rate_limit", "probed", "offline", "low", "throttled", "loaded", "metered"]
     failure: str | None = None
     failures: int = 0
     for_s: float | None = None
+
+    @property
+    def is_spared(self) -> bool:
+        """Whether the endpoint works, and is left alone for the sake of this machine's battery, load or traffic."""
+        return self.reason in _SPARED
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    """In which state of this machine a request was planned, and what followed from it (`dispatch/power/power_rule.py`).
+
+    Attributes:
+        conditions: those that held, sorted: "battery", "loaded", "low", "metered", "offline" (no route to at least one
+            endpoint), "throttled".
+        energy_factor: by how much this machine's energy was dearer than the preset's exchange rate.
+        spared: the condition for which endpoints were deprioritised: those elsewhere if it is "metered", else those on
+            this machine; None: none were.
+        traffic_usd_per_mb: what plans counted a megabyte (10⁶ bytes) to or from a server as, USD.
+        on_battery, battery_share, clock_share, load_share, metered: the readings (`disco.power.Readings`), rounded to
+            two decimals; None: not known.
+    """
+
+    conditions: tuple[str, ...] = ()
+    energy_factor: float = 1.0
+    spared: str | None = None
+    traffic_usd_per_mb: float = 0.0
+    on_battery: bool | None = None
+    battery_share: float | None = None
+    clock_share: float | None = None
+    load_share: float | None = None
+    metered: bool | None = None
+
+    @property
+    def spares_device(self) -> bool:
+        """Whether the models on this machine are left alone."""
+        return self.spared not in (None, "metered")
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,13 +351,14 @@ class Plan:
             source at the cut only where the target's time is known well; "make_before_break" keeps the source writing
             until the target's first token arrives; "break_before_make" stops the source at the cut (cheaper, but the
             reader may notice a pause).
-        deprioritised: endpoints that are last among the fallbacks only because they cool down.
+        deprioritised: endpoints that are last among the fallbacks only because they cool down or are spared.
         budget_cuts: what a budget removed from the plan.
         wants: what attempts are asked for besides their text: "logp" (log probabilities for disco's own use), or
             "label_scores" (of the request's classes). An heir is also asked for "progress" (of its prefill).
         cascade: the tiers that the answer may rise through; None: no answer is judged.
         assist: how the answer is divided from the beginning between a writer and its heir; None: it is not.
         undivided: why the policy "assist" did not divide it (`dispatch.assist.Undivided`); None under another policy.
+        power: the state of the machine that it was made in; None: nothing was asked about it.
     """
 
     starts: tuple[Start, ...]
@@ -330,6 +371,7 @@ class Plan:
     cascade: Cascade | None = None
     assist: Assist | None = None
     undivided: str | None = None
+    power: Power | None = None
 
     def loading(self, candidates: Mapping[str, Candidate]) -> list[str]:
         """Return the endpoints named here whose models are to be loaded from the request on."""

@@ -21,6 +21,8 @@ os.environ.pop("SSL_CERT_FILE", None)
 os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
 # No test reads or changes the user's own state file; a test of the state file names one.
 os.environ["DISCO_STATE"] = "off"
+# Nor does the battery or the load of the machine that runs the tests change a plan; a test of that gives readings.
+os.environ["DISCO_POWER"] = "off"
 
 from quick_model import use_quick_model
 from servers import LlamaServer, llama_cpp_server, native_llama_server

@@ -88,3 +88,20 @@ def test_notebook_style_runs_from_cell_to_cell(tmp_path):
     assert min(len(answer), len(story)) > 3
     assert re.fullmatch(r"[0-9.]+ s, [0-9.]+ µ\$", figures)
     assert re.match(r"0\.0: .+\n1\.0: .+", both, flags=re.DOTALL)
+
+
+def test_power_shows_plans_that_follow_the_readings(tmp_path):
+    printed = run("power.py", tmp_path)
+    rows = re.findall(
+        r"^(.+?) {2,}(\w+) +holds: (.+); spared: (\w+); .* ([0-9.]+) USD/M$", printed, re.MULTILINE
+    )
+    assert [row[:4] for row in rows] == [
+        ("mains", "device", "nothing", "nothing"),
+        ("battery", "device", "battery", "nothing"),
+        ("low", "server", "battery, low", "low"),
+        ("metered", "device", "battery, metered", "metered"),
+        ("low, must stay here", "device", "battery, low", "low"),
+        ("low, and the server is gone", "device", "battery, low", "low"),
+    ]
+    price = [float(row[4]) for row in rows]
+    assert price == pytest.approx([price[0] * factor for factor in (1, 100, 2500, 100, 2500, 2500)], rel=0.01)

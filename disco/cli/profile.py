@@ -8,9 +8,18 @@ from collections.abc import Sequence
 from statistics import median
 
 from disco.cli.console import Screen
+from disco.cost.model_flops import ModelShapes
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.endpoints.llamacpp.runtime.speed_benchmark import Measurement
-from disco.profiles import DeviceProfile, FlopsPerToken, LinearFit, fit_line, save_profile, user_profile_dir
+from disco.profiles import (
+    DeviceProfile,
+    Energy,
+    FlopsPerToken,
+    LinearFit,
+    fit_line,
+    save_profile,
+    user_profile_dir,
+)
 
 __all__ = ["measure_device", "run_profile"]
 
@@ -61,11 +70,11 @@ async def measure_device(
             repeats=1 if quick else 3,
             progress=lambda done, total: show(done, f"step {done} of {total}"),
         )
-        parameters = device.parameters or 0
+        flops = _flops(device)
     line = fit_line(
         [p.tokens for p in measured.prefill], [p.seconds_s for p in measured.prefill], non_negative=True
     )
-    profile = _profile(name, measured, line, parameters)
+    profile = _profile(name, measured, line, flops)
     if quick:
         screen.line(
             f"  prefill {profile.prefill_tps:.0f} tokens/s, decode {profile.decode_tps:.0f} tokens/s, "
@@ -77,9 +86,31 @@ async def measure_device(
     return profile
 
 
-def _profile(name: str, measured: Measurement, line: LinearFit, parameters: int) -> DeviceProfile:
+def _flops(device: LlamaCppEndpoint) -> tuple[FlopsPerToken, str]:
+    """Return the FLOPs of a token, and where they come from."""
+    header = device.header
+    shapes = None if header is None else ModelShapes.of(header.metadata, vocabulary=header.tokens)
+    if shapes is not None:
+        return shapes.flops(), "FLOPs per token follow from the shapes in the model's file."
     # A forward pass multiplies and adds every parameter once per token.
-    flops = 2.0 * parameters
+    flops = 2.0 * (device.parameters or 0)
+    same = FlopsPerToken(prompt_tokens=(128.0,), prefill=(flops,), decode=flops)
+    return same, "FLOPs per token are twice the number of parameters."
+
+
+def _energy(measured: Measurement) -> Energy | None:
+    """Return what tokens took, J; None where the platform does not count it."""
+    read = [(p.energy_j, p.tokens) for p in measured.prefill if p.energy_j is not None]
+    written = [d.j_per_token for d in measured.decode if d.j_per_token is not None]
+    if not read or not written:
+        return None
+    joules = sum(energy_j for energy_j, _ in read) / sum(tokens for _, tokens in read)
+    return Energy(prefill_j_per_token=joules, decode_j_per_token=median(written))
+
+
+def _profile(
+    name: str, measured: Measurement, line: LinearFit, flops: tuple[FlopsPerToken, str]
+) -> DeviceProfile:
     return DeviceProfile(
         name=name,
         source=f"measured on this machine with llama.cpp, {measured.threads} thread(s)",
@@ -93,8 +124,9 @@ def _profile(name: str, measured: Measurement, line: LinearFit, parameters: int)
         n=line.n,
         load_s=measured.load_s,
         context_tokens=measured.context_tokens,
-        flops=FlopsPerToken(prompt_tokens=(128.0,), prefill=(flops,), decode=flops),
-        notes="FLOPs per token are twice the number of parameters.",
+        flops=flops[0],
+        energy=_energy(measured),
+        notes=flops[1],
     )
 
 

@@ -38,6 +38,7 @@ LENGTHS = "lengths-azure-conv-2023"
 # From this number of requests × arms × seeds × scenarios on, processes save more time than their start takes.
 WORTH_PROCESSES = {"vectorised": 20_000_000, "events": 2_000}
 DISCO, RECSERVE, PD, DSD, HAT = "disco", "recserve", "pd", "dsd", "hat"
+DAY = "day"
 SYNTHETIC, FILE, CHUNKS = "synthetic", "file", "chunks"
 VERDICTS = "verdicts"
 PAPERS = (DISCO, RECSERVE, PD, DSD, HAT)
@@ -51,6 +52,7 @@ KINDS = {
     PD: "the P/D-Device paper's evaluation (`pd`), which sets it",
     DSD: "the DSD paper's evaluation (`dsd`), which sets it",
     HAT: "the HAT paper's evaluation (`hat`), which sets it",
+    DAY: "a laptop's day (`day`), which sets it",
     VERDICTS: "the verdicts of recorded routes (--verdicts)",
 }
 # The kinds of replay that each option applies to. Options not listed apply to all.
@@ -58,10 +60,10 @@ APPLIES = {
     **dict.fromkeys(("format", "skip_invalid"), (FILE, CHUNKS)),
     **dict.fromkeys(("requests", "arrivals", "mean_interval"), (SYNTHETIC,)),
     "runs": (DISCO, RECSERVE, DSD, HAT),
-    "quick": PAPERS,
-    "lengths": (SYNTHETIC, DISCO),
-    **dict.fromkeys(("device", "server", "price", "exchange_rate", "max_tokens"), (FILE, CHUNKS, SYNTHETIC)),
-    **dict.fromkeys(("policy", "budget", "tail", "seeds"), (FILE, CHUNKS, SYNTHETIC)),
+    "quick": (*PAPERS, DAY),
+    "lengths": (SYNTHETIC, DISCO, DAY),
+    **dict.fromkeys(("device", "server", "price", "max_tokens", "seeds"), (FILE, CHUNKS, SYNTHETIC, DAY)),
+    **dict.fromkeys(("policy", "budget", "tail", "exchange_rate"), (FILE, CHUNKS, SYNTHETIC)),
     **dict.fromkeys(("events", "migrate", "pair"), (FILE, SYNTHETIC)),
     "chunk_rows": (FILE, CHUNKS),
     **dict.fromkeys(("html", "jobs", "scheduler"), (FILE, CHUNKS, SYNTHETIC, *PAPERS)),
@@ -84,9 +86,13 @@ def run_replay(screen: Screen, arguments: argparse.Namespace) -> int:
         old, arguments.trace = arguments.trace, OLD_NAMES[arguments.trace]
         print(f"disco: `disco replay {old}` is called `disco replay {arguments.trace}` now", file=sys.stderr)
     _check(arguments)
-    fill_defaults(arguments)
     if arguments.json == "-":
         screen = Screen(sys.stderr)  # standard output is for the JSON only
+    if arguments.trace == DAY:
+        from disco.cli.replay_day import replay_day  # noqa: PLC0415 - rarely needed
+
+        return replay_day(screen, arguments)
+    fill_defaults(arguments)
     if arguments.trace in PAPERS:
         from disco.cli import replay_paper  # noqa: PLC0415 - large, rarely needed
 
@@ -274,7 +280,7 @@ def _pace(pace_tps: float) -> float | None:
 
 def _kind(arguments: argparse.Namespace) -> str:
     """Return the kind of replay: one of the kinds in `APPLIES`."""
-    if arguments.trace in (*PAPERS, SYNTHETIC):
+    if arguments.trace in (*PAPERS, SYNTHETIC, DAY):
         return str(arguments.trace)
     if arguments.verdicts:
         return VERDICTS

@@ -50,7 +50,7 @@ def add_replay(commands: Commands) -> argparse.ArgumentParser:
         "trace",
         metavar="TRACE",
         help="a file; `synthetic` for generated requests; `disco`, `recserve`, `pd`, `dsd` or `hat` for that "
-        "paper's evaluation beside its printed figures",
+        "paper's evaluation beside its printed figures; `day` for a laptop's day with and without [power]",
     )
     _add_situation(parser)
     what = parser.add_argument_group("what is compared")
@@ -119,7 +119,7 @@ def add_replay(commands: Commands) -> argparse.ArgumentParser:
     synthetic.add_argument(
         "--lengths",
         metavar="FILE",
-        help="prompt lengths to use instead of the shipped ones; also for `disco`",
+        help="prompt lengths to use instead of the shipped ones; also for `disco` and `day`",
     )
     paper = parser.add_argument_group("the evaluation of a paper")
     paper.add_argument(

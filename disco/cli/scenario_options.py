@@ -25,7 +25,9 @@ __all__ = [
     "ScenarioOptions",
     "auto_policy",
     "described",
+    "device_or_default",
     "read",
+    "server_or_default",
     "situation_of",
 ]
 
@@ -75,13 +77,14 @@ def situation_of(
     notes = []
     devices: Sequence[str | Path] = arguments.device or []
     if not devices:
-        device, how = _default_device()
+        device, how = device_or_default(None)
         devices = [device]
         notes.append(how)
     servers = arguments.server or []
     if not servers:
-        servers = [SHIPPED_SERVER]
-        notes.append(f"Server: the shipped profile {SHIPPED_SERVER}; name others with --server.")
+        server, how = server_or_default(None)
+        servers = [server]
+        notes.append(how)
     if workload is not None:
         notes.append(_where_ttft_comes_from(workload))
     scenarios = [
@@ -131,7 +134,7 @@ def read(screen: Screen, arguments: argparse.Namespace) -> tuple[Trace, list[str
     if not path.exists() and not path.suffix:
         raise ConfigurationError(
             f"there is no trace file {path}. A trace is a file; for `disco replay` also `synthetic`, `disco`, "
-            "`recserve`, `pd`, `dsd` or `hat`"
+            "`recserve`, `pd`, `dsd`, `hat` or `day`"
         )
     with screen.step(f"Reading {path.name}"):
         trace, skipped = read_trace(path, format=arguments.format, skip_invalid=bool(arguments.skip_invalid))
@@ -161,8 +164,20 @@ def auto_policy(scenarios: Sequence[Scenario]) -> str:
     return "wait_time" if regimes == {"device-constrained"} else "length_threshold"
 
 
-def _default_device() -> tuple[str | Path, str]:
-    """Return the device profile measured last on this machine, or a shipped one, and a sentence that names it."""
+def server_or_default(given: Sequence[str] | None) -> tuple[str, str]:
+    """Return the server profile that was given first, else a shipped one, and a sentence where that was chosen."""
+    if given:
+        return given[0], ""
+    return SHIPPED_SERVER, f"Server: the shipped profile {SHIPPED_SERVER}; name others with --server."
+
+
+def device_or_default(given: Sequence[str] | None) -> tuple[str | Path, str]:
+    """Return the device profile that was given first, and a sentence where none was.
+
+    It is then the one measured last on this machine, or a shipped one.
+    """
+    if given:
+        return given[0], ""
     folder = user_profile_dir()
     own = [name for name in available_profiles("device") if (folder / f"{name}.toml").is_file()]
     if own:

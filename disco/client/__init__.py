@@ -4,6 +4,7 @@ from disco.client.async_client import AsyncDisco
 from disco.client.endpoint_catalog.backups import Backup
 from disco.client.endpoint_catalog.tiers import Tier
 from disco.client.sync.sync_client import Disco
+from disco.power import PowerReadings
 from disco.telemetry.route_log import RouteLog
 
-__all__ = ["AsyncDisco", "Backup", "Disco", "RouteLog", "Tier"]
+__all__ = ["AsyncDisco", "Backup", "Disco", "PowerReadings", "RouteLog", "Tier"]

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from disco.client.endpoint_catalog.local_servers import LocalServer
     from disco.client.endpoint_catalog.splits import Split
     from disco.client.endpoint_catalog.tiers import Tier
+    from disco.client.power_watch import PowerSource
     from disco.dispatch import Preset
     from disco.endpoints.continuation import Continuation
     from disco.endpoints.contract import Endpoint
@@ -205,6 +206,10 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
         speculate: whether the local model drafts for a server that verifies drafts (`disco serve --verify`). The text
             is the server's own either way. `"auto"`: where that is predicted to save time; `"always"`; `"off"`: the
             server is not even asked whether it verifies. The preset's `[speculate]` says how.
+        power: where the state of this machine (battery, clock, load, network) is known from, which changes plans as the
+            preset's `[power]` says. None: psutil, where it is installed. `False`: nothing is read. An object with a
+            method `read()` that returns `disco.PowerReadings` is asked every few seconds, in a thread; a function
+            that returns them is called in the event loop for each request, and must not block. See docs/power.md.
         on_route: called in the event loop with the route record of every finished answer. Must not block. May be
             a list of callables. An exception from one of them is logged and does not affect the answer. A
             `disco.RouteLog` writes the records to a file.
@@ -240,6 +245,7 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
         default_options: Mapping[str, Any] | None = None,
         redact: Redact | None = None,
         speculate: Literal["auto", "always", "off"] = "off",
+        power: PowerSource = None,
         on_route: OnRoute | None = None,
         api_key: str | Callable[[], Awaitable[str]] | None = None,
         base_url: str | httpx2.URL | None = _UNSET,
@@ -272,6 +278,7 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
             default_options=default_options,
             redact=redact,
             speculate=speculate,
+            power=power,
             on_route=on_route,
         )
         sdk = {

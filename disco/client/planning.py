@@ -10,17 +10,19 @@ from disco.client.request_options import RequestOptions
 from disco.cost.budget_reservation import BudgetReservation
 from disco.dispatch import Dispatcher, Features, Preset
 from disco.dispatch.breakers.endpoint_health import HealthWatch
-from disco.dispatch.policies.policy_registry import ASSIST
+from disco.dispatch.policies.policy_registry import ASSIST, CASCADE
+from disco.dispatch.power.power_rule import spared_by, with_offline
 from disco.dispatch.within_budget import within_budget
 from disco.endpoints.contract import Endpoint
-from disco.plan import Candidate, Plan
+from disco.errors import ConfigurationError
+from disco.plan import Candidate, Plan, Power
 from disco.playback import Pace, Playback
 from disco.refine import Refined, refine
 from disco.request import Request
 from disco.session.machine import Session, SessionConfig
 from disco.session.switching.answer_lengths import AnswerLengths
 
-__all__ = ["PlannedAnswer", "PlanningView", "prepare", "with_heir_prompts"]
+__all__ = ["PlannedAnswer", "PlanningView", "as_asked", "prepare", "with_heir_prompts"]
 
 COUNT_WITHIN_S = 0.03  # time for the devices to count a prompt; every reader of a divided answer waits for it
 CONNECT_S = 1.5  # time to connect if another endpoint may serve; a lost packet is sent again after 1 s
@@ -42,6 +44,7 @@ class PlanningView:
         judging: the judge of the client's answers.
         model_of: returns the model that answers on an endpoint.
         now: on the session's clock.
+        power: what the state of this machine changes; None: nothing was asked about it.
     """
 
     candidates: Sequence[Candidate]
@@ -55,6 +58,7 @@ class PlanningView:
     judging: Judging
     model_of: Callable[[str], str]
     now: float
+    power: Power | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,24 @@ class PlannedAnswer:
     request: Request
     plan: Plan
     session: Session
+
+
+def as_asked(request: Request, options: RequestOptions, preset: Preset) -> Request:
+    """Return the request with its deadline and its classes.
+
+    Raises:
+        ConfigurationError: classes under another policy than the cascade.
+    """
+    if options.deadline_s is not None:
+        request = request.due_in(options.deadline_s)
+    if options.classes:
+        if preset.dispatch.policy != CASCADE:
+            raise ConfigurationError(
+                f"classes have no effect under the preset {preset.name!r}, whose policy is "
+                f'{preset.dispatch.policy!r}. Leave them out, or choose preset="cascade".'
+            )
+        request = replace(request, classes=options.classes)
+    return request
 
 
 async def with_heir_prompts(
@@ -137,7 +159,10 @@ def prepare(
         budget_class=options.budget_class or "standard",
         resting=resting,
         probing=probing,
+        spared=spared_by(view.power, view.candidates),
     )
+    if view.power is not None:
+        plan = replace(plan, power=with_offline(view.power, view.offline))
     if refined is not None and plan.assist is not None and plan.assist.heir_tokens is not None:
         request = replace(request, refined=refined.messages)
     if view.reservation is not None:
@@ -206,7 +231,8 @@ def with_clocks(request: Request, plan: Plan, by_name: Mapping[str, Candidate]) 
         (name,) = serving
         if by_name[name].place == "server":
             return replace(request, timeouts=request.timeouts_alone)
-    others = len(plan.starts) + len(plan.fallbacks) - len(plan.deprioritised) > 1
+    failing = sum(not rest.is_spared for rest in plan.deprioritised)
+    others = len(plan.starts) + len(plan.fallbacks) - failing > 1
     limit = request.timeouts.connect_s
     if not others or (limit is not None and limit <= CONNECT_S):
         return request

@@ -250,6 +250,7 @@ def _router(settings: ClientSettings, *, has_server: bool) -> Router:
         histories=settings.histories,
         state=settings.state,
         speculate=settings.speculate,
+        power=settings.power,
     )
 
 

@@ -6,7 +6,6 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,14 +23,14 @@ from disco.client.endpoint_catalog.pairs import Speculate, drafting_of, question
 from disco.client.endpoint_catalog.statistics import EndpointStatistics, make_room
 from disco.client.learnt.learnt_state import LearntState, store_in
 from disco.client.live_driver import LiveSession
-from disco.client.planning import PlanningView, prepare, with_heir_prompts
+from disco.client.planning import PlanningView, as_asked, prepare, with_heir_prompts
+from disco.client.power_watch import PowerSource, PowerWatch
 from disco.client.request_options import NO_OPTIONS, RequestOptions
 from disco.cost.budget_reservation import BudgetReservation
 from disco.cost.token_bounds import most_prompt_tokens
 from disco.dispatch import Dispatcher, Features, Preset, features_of, load_preset
 from disco.dispatch.breakers.endpoint_health import Health
 from disco.dispatch.eligibility import is_within
-from disco.dispatch.policies.policy_registry import CASCADE
 from disco.dispatch.presets import with_limits
 from disco.endpoints.background_tasks import BackgroundTasks
 from disco.endpoints.contract import Endpoint
@@ -79,6 +78,7 @@ class Router:
         histories: str | os.PathLike[str] | HistoryStore | None = None,
         state: str | os.PathLike[str] | bool | None = None,
         speculate: Speculate = "off",
+        power: PowerSource = None,
         seed: int | None = None,
     ) -> None:
         """See `AsyncDisco` for the arguments; `seed` fixes the random choices of dispatch."""
@@ -104,6 +104,7 @@ class Router:
         parts = self.statistics, self.health, self.judging.book, self._host
         self.learnt = LearntState(self.database, store, *parts, on_news=self._refit)
         self._probes = BackgroundProbes(self._host)
+        self.power = PowerWatch(power, self._host, knows_own_load=self.endpoints.runs_here)
         # Records of direct answers are written in the application's threads, also by destructors.
         self._many_threads = threading.RLock()
 
@@ -231,18 +232,11 @@ class Router:
         """
         created_s, now, model = time.time(), anyio.current_time(), request.model
         preset = self._preset(options)
-        if options.deadline_s is not None:
-            request = request.due_in(options.deadline_s)
+        request = as_asked(request, options, preset)
         local_only = model == self.local_model  # requested by name
-        if options.classes:
-            if preset.dispatch.policy != CASCADE:
-                raise ConfigurationError(
-                    f"classes have no effect under the preset {preset.name!r}, whose policy is "
-                    f'{preset.dispatch.policy!r}. Leave them out, or choose preset="cascade".'
-                )
-            request = replace(request, classes=options.classes)
         features = features_of(request, stream=stream, local_only=local_only, reach=self.reach_of(options))
-        members = self.endpoints.members(server, drafting_of(options, preset))
+        power = await self.power.look(preset.power)
+        members = self.endpoints.members(server, drafting_of(options, preset, power))
         endpoints = {m.name: m.endpoint for m in members}
         features, refined = await with_heir_prompts(features, request, preset, options, endpoints)
         within = [m for m in members if is_within(m.endpoint.reach, features.reach)]
@@ -253,7 +247,7 @@ class Router:
         known = {m.name: self.learnt.known(m, model, self.catalog.known(m, model)) for m in members}
         able = [m.endpoint.capabilities(model) for m in members]
         candidates = [
-            self.catalog.candidate(m, model, preset, can) for m, can in zip(members, able, strict=True)
+            self.catalog.candidate(m, model, preset, can, power) for m, can in zip(members, able, strict=True)
         ]
         watch = self.health.watch({m.name: (m.name, m.address) for m in members}, model)
         reservation = self._reservation(preset, request, features, within, candidates, created_s - now)
@@ -269,6 +263,7 @@ class Router:
             judging=self.judging,
             model_of=lambda name: by_name[name].answers_with(model),
             now=now,
+            power=power,
         )
         planned = prepare(request, features, refined, preset, options, view, max_retries=max_retries)
         log_plan(planned.plan, preset=preset.name, model=model, prompt_tokens=features.prompt_tokens)
@@ -301,6 +296,7 @@ class Router:
     ) -> None:
         """Warm up every endpoint that requests with these options may reach; see `ClientEndpoints.warm_up`."""
         drafting = drafting_of(options, self._preset(options))
+        await self.power.look(self._preset(options).power)  # its first readings take longer than later ones
         await self.learnt.warm_up(self.endpoints.members(server, drafting), model)
         await self.endpoints.warm_up(server, model, self.reach_of(options), drafting)
 

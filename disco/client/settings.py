@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from disco.client.endpoint_catalog.local_servers import LocalServer
     from disco.client.endpoint_catalog.splits import Split
     from disco.client.endpoint_catalog.tiers import Tier
+    from disco.client.power_watch import PowerSource
     from disco.client.router import Router
     from disco.dispatch import Preset
     from disco.endpoints.continuation import Continuation
@@ -51,6 +52,7 @@ class ClientSettings:
     default_options: Mapping[str, Any] | None = None
     redact: Redact | None = None
     speculate: Literal["auto", "always", "off"] = "off"
+    power: PowerSource = None
     on_route: OnRoute | None = None
 
     @classmethod

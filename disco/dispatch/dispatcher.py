@@ -88,6 +88,7 @@ class Dispatcher:
         budget_class: BudgetClass = "standard",
         resting: Mapping[str, CoolDown] = _NONE,
         probing: Collection[str] = (),
+        spared: Mapping[str, CoolDown] = _NONE,
     ) -> Plan:
         """Plan one request.
 
@@ -109,6 +110,8 @@ class Dispatcher:
                 policy chooses between. Neither counts towards the policy's budget.
             resting: endpoints that cool down, by name, with the reason.
             probing: names of endpoints whose cool-down is over and which this request may probe.
+            spared: endpoints that work and are to be left alone while another one may serve the request, by name, with
+                the reason. They come after those, and before the endpoints that cool down.
 
         Raises:
             NoEndpointError, ContextLengthError: see `eligible`.
@@ -121,12 +124,7 @@ class Dispatcher:
             able.sort(key=lambda c: _preference(c, features.prompt_tokens, answer_tokens))
             if isinstance(self._arranging, CascadePolicy):
                 able.sort(key=lambda c: c.rank)  # stable: endpoints of one tier stay in order of cost
-        # Where every able endpoint cools down, the request is still tried, on all of them.
-        deprioritised = [c for c in able if c.name in resting] if resting else []
-        if deprioritised and len(deprioritised) < len(able):
-            able = [c for c in able if c.name not in resting]
-        else:
-            deprioritised = []
+        able, deprioritised = _apart(able, resting, spared)
         arranged = self._arranging.arrange(features, able, budget_class)
         starts = arranged.starts
         if probing and budget_class != "background" and all(start.endpoint in probing for start in starts):
@@ -143,6 +141,7 @@ class Dispatcher:
                 c
                 for c in able
                 if c.name not in resting
+                and c.name not in spared
                 and c.name not in probing
                 and c.name not in arranged.spared
                 # A standby endpoint serves where it is needed, not to save money.
@@ -154,11 +153,28 @@ class Dispatcher:
             fallbacks=tuple([c.name for c in (*able, *deprioritised) if c.name not in starting]),
             migrations=migrations,
             order=migration.order,
-            deprioritised=tuple([resting[c.name] for c in deprioritised]),
+            deprioritised=tuple([resting.get(c.name) or spared[c.name] for c in deprioritised]),
             cascade=Cascade(arranged.tiers) if len(arranged.tiers) > 1 else None,
             assist=arranged.assist,
             undivided=arranged.undivided,
         )
+
+
+def _apart(
+    able: list[Candidate], resting: Mapping[str, CoolDown], spared: Mapping[str, CoolDown]
+) -> tuple[list[Candidate], list[Candidate]]:
+    """Return the endpoints that take part, and those that are deprioritised; both in order of preference.
+
+    Where every able endpoint cools down, the request is still tried, on all of them. Where those that are left are all
+    spared, none is: a request that must stay on this machine is answered here, whatever the battery says.
+    """
+    deprioritised: list[Candidate] = []
+    for reasons in (resting, spared):
+        away = [c for c in able if c.name in reasons] if reasons else []
+        if away and len(away) < len(able):
+            able = [c for c in able if c.name not in reasons]
+            deprioritised = [*away, *deprioritised]
+    return able, deprioritised
 
 
 def _preference(candidate: Candidate, prompt_tokens: int, answer_tokens: int) -> tuple[bool, float, float]:

@@ -13,6 +13,7 @@ from pydantic import Field, field_validator, model_validator
 from disco._resources import resource_dir
 from disco.cost.budget_limiter import Limit
 from disco.dispatch.policies.policy_registry import ASSIST, AUTO, CASCADE, is_known_policy, known_policies
+from disco.dispatch.power.power_section import PowerSection
 from disco.dispatch.preset_section import Section
 from disco.dispatch.speculate_section import SpeculateSection
 from disco.errors import ConfigurationError, nearest
@@ -257,7 +258,7 @@ class Preset(Section):
     Attributes:
         name: the preset's name; by default that of its file.
         summary: one line for listings.
-        dispatch, cascade, assist, cost, migration, playback, limits, speculate: see the sections.
+        dispatch, cascade, assist, cost, power, migration, playback, limits, speculate: see the sections.
     """
 
     name: str = "custom"
@@ -266,6 +267,7 @@ class Preset(Section):
     cascade: CascadeSection = Field(default_factory=CascadeSection)
     assist: AssistSection = Field(default_factory=AssistSection)
     cost: CostSection = Field(default_factory=CostSection)
+    power: PowerSection = Field(default_factory=PowerSection)
     migration: MigrationSection = Field(default_factory=MigrationSection)
     playback: PlaybackSection = Field(default_factory=PlaybackSection)
     limits: LimitsSection = Field(default_factory=LimitsSection)

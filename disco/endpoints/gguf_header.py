@@ -54,11 +54,13 @@ class Header:
         metadata: scalar and string entries; arrays are left out.
         vocabulary: fingerprint of the tokenizer, None where the file has no list of tokens.
         size_bytes: the least size of a whole file.
+        tokens: number of tokens in the tokenizer's list; None where it was not read.
     """
 
     metadata: dict[str, object] = field(repr=False)
     vocabulary: str | None
     size_bytes: int
+    tokens: int | None = None
 
     @property
     def trained_context_tokens(self) -> int | None:
@@ -123,8 +125,9 @@ def read_header(path: Path, *, scalars_only: bool = False) -> Header:
 
     Args:
         path: an existing file.
-        scalars_only: stop where the tokenizer begins, whose arrays are long: this takes well under a millisecond
-            instead of tens. The vocabulary and the size are then not known.
+        scalars_only: stop at the tokenizer's first array, which is long: this takes well under a millisecond instead of
+            tens. The vocabulary and the size are then not known, and the number of tokens only where that array is
+            their list, as it is in most files.
 
     Raises:
         GgufError: the file is not a GGUF file, has an unsupported version, or is truncated.
@@ -188,12 +191,16 @@ def _parse(reader: _Reader, *, scalars_only: bool) -> Header:
     tensors, entries = reader.number("<Q"), reader.number("<Q")
     metadata: dict[str, object] = {}
     tokens: bytes | None = None
+    count: int | None = None
     for _ in range(entries):
         key = reader.string().decode("utf-8", "replace")
         kind = reader.number("<I")
-        if scalars_only and key.startswith("tokenizer."):
-            return Header(metadata, None, 0)
         begin = reader.at
+        if kind == _ARRAY and key == "tokenizer.ggml.tokens":
+            _, count = reader.number("<I"), reader.number("<Q")
+            reader.at = begin
+        if scalars_only and kind == _ARRAY and key.startswith("tokenizer."):
+            return Header(metadata, None, 0, count)
         value = reader.value(kind)
         if kind != _ARRAY:
             metadata[key] = value
@@ -202,7 +209,7 @@ def _parse(reader: _Reader, *, scalars_only: bool) -> Header:
     size_bytes = reader.at if scalars_only else _end_of_tensors(reader, tensors, metadata)
     if size_bytes > len(reader.data):
         raise GgufError(f"it is truncated: {len(reader.data):,} of at least {size_bytes:,} bytes are there")
-    return Header(metadata, _fingerprint(tokens, metadata), size_bytes)
+    return Header(metadata, _fingerprint(tokens, metadata), size_bytes, count)
 
 
 def _end_of_tensors(reader: _Reader, count: int, metadata: dict[str, object]) -> int:

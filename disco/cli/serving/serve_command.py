@@ -85,6 +85,7 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
                     tiers=_tiers(arguments.tier),
                     backups=_backups(arguments.backup),
                     histories=arguments.histories,
+                    power=False if arguments.power == "off" else None,
                     state=False if arguments.state == "off" else arguments.state,
                     prompt_cache=prompt_cache,
                     redact=None if arguments.redact is None else _hook(arguments.redact),

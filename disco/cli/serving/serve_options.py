@@ -59,6 +59,13 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
         f"it needs one, is in {TIER_KEY_VARIABLE}_1 (_2 for the second, ...), or in {TIER_KEY_VARIABLE} for all tiers",
     )
     parser.add_argument(
+        "--power",
+        choices=("auto", "off"),
+        default="auto",
+        help="off: the battery, the load and the network of this machine change nothing; see docs/power.md "
+        "(default: auto, where psutil is installed)",
+    )
+    parser.add_argument(
         "--histories",
         metavar="FILE",
         help="keep the scores that a cascade's thresholds are learnt from, numbers only, across restarts",

@@ -8,10 +8,13 @@ from dataclasses import dataclass, replace
 
 from disco.client.endpoint_catalog.statistics import EndpointStatistics, Statistics, make_room
 from disco.cost import ExchangeRate, device_rates, server_rates
+from disco.cost.model_flops import ModelShapes
 from disco.dispatch import Preset
+from disco.dispatch.power.power_rule import with_traffic
 from disco.endpoints.contract import Capabilities, Endpoint
+from disco.endpoints.gguf_header import Header
 from disco.errors import ConfigurationError
-from disco.plan import Candidate, Payer, place_of
+from disco.plan import Candidate, Payer, Power, place_of
 from disco.profiles import (
     DeviceProfile,
     FlopsPerToken,
@@ -107,7 +110,7 @@ class CatalogEntry:
 class EndpointCatalog:
     """Profiles and prices of one client's endpoints, and the statistics of its answers.
 
-    Mutable: `statistics`, `unpriced`, `_rates` (the rates computed so far).
+    Mutable: `statistics`, `unpriced`, `_rates` (the rates so far), `_shapes` (of the models, by endpoint).
 
     Attributes:
         statistics: the statistics of the answers so far.
@@ -133,6 +136,7 @@ class EndpointCatalog:
         self._prices: PriceTable = load_prices()
         self.unpriced: set[str] = set()
         self._rates: dict[Hashable, Rates] = {}
+        self._shapes: dict[str, tuple[Header, ModelShapes | None]] = {}
         prior = load_lengths(LENGTHS)
         self.statistics = Statistics(prompts=prior.prompt(weight=50.0), prior=prior)
 
@@ -159,25 +163,35 @@ class EndpointCatalog:
             is_measured=profile is not UNMEASURED,
         )
 
-    def rates(self, member: CatalogEntry, model: str, preset: Preset) -> Rates:
-        """Return the cost of a token at an endpoint, at the preset's exchange rate. One object for all requests."""
-        exchange_rate = preset.cost.exchange_rate if member.costs_energy else None
+    def rates(self, member: CatalogEntry, model: str, preset: Preset, power: Power | None = None) -> Rates:
+        """Return the cost of a token at an endpoint, at the preset's exchange rate. One object for all requests.
+
+        Args:
+            member: the endpoint.
+            model: the model that the request names.
+            preset: the request's.
+            power: the state of this machine, which changes what its energy is worth; None: it is not known.
+        """
+        exchange_rate = None
+        if member.costs_energy:
+            exchange_rate = preset.cost.exchange_rate
+            if power is not None and member.endpoint.reach == "device":
+                exchange_rate *= power.energy_factor
         key = (
             member.name,
             member.address,
             exchange_rate,
-            _reported_flops(member.endpoint) if member.costs_energy else member.asked_for(model),
+            self._reported_flops(member.endpoint) if member.costs_energy else member.asked_for(model),
         )
         rates = self._rates.get(key)
         if rates is None:
             make_room(self._rates)
-            rates = self._rates[key] = self._priced(member, model, preset)
+            rates = self._rates[key] = self._priced(member, model, exchange_rate)
         return rates
 
-    def _priced(self, member: CatalogEntry, model: str, preset: Preset) -> Rates:
-        if member.costs_energy:
-            profile = self._with_flops(member)
-            return device_rates(profile, ExchangeRate(usd_per_mflop=preset.cost.exchange_rate))
+    def _priced(self, member: CatalogEntry, model: str, exchange_rate: float | None) -> Rates:
+        if exchange_rate is not None:
+            return device_rates(self._with_flops(member), ExchangeRate(usd_per_mflop=exchange_rate))
         asked = member.asked_for(model)
         price = member.price or self._prices.models.get(asked)
         if price is None:
@@ -191,19 +205,40 @@ class EndpointCatalog:
         return server_rates(price)
 
     def _with_flops(self, member: CatalogEntry) -> DeviceProfile:
-        """Return the device's profile with FLOPs per token: the profile's, else the endpoint's, else assumed ones."""
+        """Return the device's profile with FLOPs per token.
+
+        They are the profile's, else what the endpoint reports or its model's file says, else assumed.
+        """
         profile = member.profile or self._device
         if profile.flops is not None and profile is not UNMEASURED:
             return profile
-        reported, is_assumed = _reported_flops(member.endpoint)
+        reported, is_assumed = self._reported_flops(member.endpoint)
         if is_assumed:
             LOG.warning(
                 "The energy of endpoint %r is assumed, because its server does not report how many weights its model "
                 "has. Pass LocalServer(parameters=...), or a device_profile.",
                 member.name,
             )
-        flops = UNMEASURED.flops if reported is None else _same_for_all(reported)
+        if isinstance(reported, ModelShapes):
+            flops: FlopsPerToken | None = reported.flops()
+        else:
+            flops = UNMEASURED.flops if reported is None else _same_for_all(reported)
         return profile.model_copy(update={"flops": flops})
+
+    def _reported_flops(self, endpoint: Endpoint) -> tuple[ModelShapes | float | None, bool]:
+        """Return the FLOPs of a token, or the shapes they follow from, if known; and whether they never can be."""
+        reported = getattr(endpoint, "flops_per_token", None)
+        header = getattr(endpoint, "header", None) if reported is None else None
+        if header is not None:
+            read, reported = self._shapes.get(endpoint.name, (None, None))
+            if read is not header:
+                reported = ModelShapes.of(header.metadata, vocabulary=header.tokens)
+                make_room(self._shapes)
+                self._shapes[endpoint.name] = header, reported
+            weights = getattr(endpoint, "parameters", None)
+            if reported is None and weights:
+                reported = 2.0 * weights
+        return reported, getattr(endpoint, "assumes_energy", False)
 
     def check_prices(self, members: Iterable[CatalogEntry], model: str) -> None:
         """Check that the price of each member is known for a request that names `model`.
@@ -223,9 +258,16 @@ class EndpointCatalog:
                     "price=(usd_per_million_in, usd_per_million_out) for it; (0, 0) if it costs nothing."
                 )
 
-    def candidate(self, member: CatalogEntry, model: str, preset: Preset, able: Capabilities) -> Candidate:
+    def candidate(
+        self,
+        member: CatalogEntry,
+        model: str,
+        preset: Preset,
+        able: Capabilities,
+        power: Power | None = None,
+    ) -> Candidate:
         """Return the endpoint as dispatch and session see it for one request; `able` is what it can do now."""
-        rates, drafter = self.rates(member, model, preset), member.drafter
+        rates, drafter = self.rates(member, model, preset, power), member.drafter
         candidate = self.known(member, model).candidate(
             member.name,
             member.endpoint.reach,
@@ -234,21 +276,16 @@ class EndpointCatalog:
             standby=member.standby,
             rank=member.rank,
         )
-        if drafter is None:
-            return candidate
-        reach = drafter.endpoint.reach
-        drafts = Payer(drafter.name, place_of(reach), self.rates(drafter, model, preset), drafts=True)
-        return replace(candidate, parts=(Payer(member.name, candidate.place, rates), drafts))
+        if drafter is not None:
+            drafter_rates = self.rates(drafter, model, preset, power)
+            drafts = Payer(drafter.name, place_of(drafter.endpoint.reach), drafter_rates, drafts=True)
+            candidate = replace(candidate, parts=(Payer(member.name, candidate.place, rates), drafts))
+        return candidate if power is None else with_traffic(candidate, power.traffic_usd_per_mb)
 
     def knows(self, statistics: EndpointStatistics) -> bool:
         """Return whether there is data on an endpoint's TTFT: measured here, or given by the user."""
         ttft = statistics.ttft
         return ttft is None or self._knows_server or ttft.count + ttft.censored_count >= SEEN
-
-
-def _reported_flops(endpoint: Endpoint) -> tuple[float | None, bool]:
-    """Return the FLOPs of a token, if the endpoint knows them, and whether it can never know them."""
-    return getattr(endpoint, "flops_per_token", None), getattr(endpoint, "assumes_energy", False)
 
 
 def _same_for_all(flops: float) -> FlopsPerToken:

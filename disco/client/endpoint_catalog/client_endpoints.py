@@ -94,6 +94,16 @@ class ClientEndpoints:
         """Whether an endpoint besides the server may take part."""
         return self.local is not None or bool(self.tiers or self._standby)
 
+    @property
+    def runs_here(self) -> bool:
+        """Whether all models on this machine are run by this program, and not by servers beside it."""
+        here = (
+            e
+            for e in (self.local, *(t.endpoint for t in self.tiers))
+            if e is not None and e.reach == "device"
+        )
+        return not any(hasattr(endpoint, "served_model") for endpoint in here)
+
     def server_entry(self, server: Endpoint, drafting: SpeculateSection | None = None) -> CatalogEntry:
         """Return the client's own server as an entry of the catalog; where an answer may be drafted, the pair."""
         entry = CatalogEntry(server, price=self._price, rank=self._server_rank)

@@ -10,6 +10,7 @@ from disco.dispatch import Preset
 from disco.dispatch.speculate_section import SpeculateSection
 from disco.endpoints.contract import Endpoint
 from disco.errors import ConfigurationError, nearest
+from disco.plan import Power
 
 if TYPE_CHECKING:
     from disco.endpoints.drafter import Drafter
@@ -104,9 +105,12 @@ class Pairs:
             await pairing.aclose()
 
 
-def drafting_of(options: RequestOptions, preset: Preset) -> SpeculateSection | None:
-    """Return how an answer to a request is drafted that may be; None: its options forbid it."""
-    return None if options.speculate is False else preset.speculate
+def drafting_of(
+    options: RequestOptions, preset: Preset, power: Power | None = None
+) -> SpeculateSection | None:
+    """Return how an answer to a request is drafted that may be; None: its options or the machine's state forbid it."""
+    spares = power is not None and power.spares_device
+    return None if options.speculate is False or spares else preset.speculate
 
 
 def questions(endpoints: Iterable[Endpoint]) -> list[Callable[[], Coroutine[Any, Any, None]]]:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from disco.client.endpoint_catalog.local_servers import LocalServer
     from disco.client.endpoint_catalog.splits import Split
     from disco.client.endpoint_catalog.tiers import Tier
+    from disco.client.power_watch import PowerSource
     from disco.dispatch import Preset
     from disco.endpoints.continuation import Continuation
     from disco.endpoints.contract import Endpoint
@@ -215,6 +216,7 @@ class Disco(SyncRouting, OpenAI):
         default_options: Mapping[str, Any] | None = None,
         redact: Redact | None = None,
         speculate: Literal["auto", "always", "off"] = "off",
+        power: PowerSource = None,
         on_route: OnRoute | None = None,
         api_key: str | Callable[[], str] | None = None,
         base_url: str | httpx2.URL | None = _UNSET,
@@ -247,6 +249,7 @@ class Disco(SyncRouting, OpenAI):
             default_options=default_options,
             redact=redact,
             speculate=speculate,
+            power=power,
             on_route=on_route,
         )
         sdk = {

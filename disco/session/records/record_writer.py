@@ -74,6 +74,7 @@ def make_record(
         winner=_winner(session, segments),
         judgements=_judgements(session),
         assist=assist_record(session),
+        power=session.plan.power,
     )
 
 

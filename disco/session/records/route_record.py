@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from disco.cost import Ledger
 from disco.events import SpeculationReport
-from disco.plan import BudgetCut, CoolDown
+from disco.plan import BudgetCut, CoolDown, Power
 from disco.session.attempt.attempt_state import AttemptOutcome
 from disco.session.records.assist_record import AssistRecord
 from disco.session.records.attempt_record import AttemptRecord
@@ -198,6 +198,8 @@ class RouteRecord:
             after a judge had overruled that; None where none came.
         judgements: verdicts on what attempts wrote, in order; empty without a cascade.
         assist: how the answer was divided between a writer and its heir; None under a policy that divides no answers.
+        power: the state of this machine that the answer was planned in, and what followed; see `Power`. None where
+            nothing was asked about it.
     """
 
     created_s: float | None
@@ -222,6 +224,7 @@ class RouteRecord:
     winner: str | None = None
     judgements: tuple[JudgementRecord, ...] = ()
     assist: AssistRecord | None = None
+    power: Power | None = None
 
     if not TYPE_CHECKING:  # hidden from type checkers, so that they report the old names
 
@@ -301,6 +304,7 @@ class RouteRecord:
             "migrations": [_to_json_types(t) for t in self.migrations],
             "judgements": [_to_json_types(j) for j in self.judgements],
             "assist": None if self.assist is None else _to_json_types(self.assist),
+            "power": None if self.power is None else asdict(self.power),
             "pace": _to_json_types(self.pace),
             "ledger": self.ledger.to_dict(),
         }

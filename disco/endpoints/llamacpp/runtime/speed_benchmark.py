@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from disco.endpoints.llamacpp.model.native import NativeModel
+from disco.endpoints.llamacpp.runtime.energy_counter import EnergyCounter
 from disco.endpoints.llamacpp.runtime.job import Job, Outbox
 
 __all__ = ["DecodeRate", "Measurement", "MeasurementJob", "PrefillTime"]
@@ -17,18 +18,26 @@ __all__ = ["DecodeRate", "Measurement", "MeasurementJob", "PrefillTime"]
 
 @dataclass(frozen=True, slots=True)
 class PrefillTime:
-    """The time, `seconds_s`, from `tokens` of prompt to the first token's logits, with nothing in the cache."""
+    """The time, `seconds_s`, from `tokens` of prompt to the first token's logits, with nothing in the cache.
+
+    `energy_j` is what the machine's processors took meanwhile, J; None where the platform does not count it.
+    """
 
     tokens: int
     seconds_s: float
+    energy_j: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeRate:
-    """The decode rate, `tps` tokens per second, behind `depth_tokens` tokens of context."""
+    """The decode rate, `tps` tokens per second, behind `depth_tokens` tokens of context.
+
+    `j_per_token` is what the machine's processors took for each token, J; None where the platform does not count it.
+    """
 
     depth_tokens: int
     tps: float
+    j_per_token: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +94,20 @@ class MeasurementJob(Job):
         ids = np.random.default_rng(0).integers(0, model.vocabulary_tokens, model.context_tokens).tolist()
         prefill: list[PrefillTime] = []
         decode: list[DecodeRate] = []
+        counter = EnergyCounter.find()
         for _ in range(self._repeats):
             for length in lengths:
-                prefill.append(PrefillTime(length, self._prefill(model, ids[:length])))
+                before_j = _joules(counter)
+                took_s = self._prefill(model, ids[:length])
+                prefill.append(PrefillTime(length, took_s, _since(counter, before_j)))
                 self.mail.put((len(prefill) + len(decode), total))
             for depth in depths:
                 self._prefill(model, ids[:depth])
-                decode.append(DecodeRate(depth, self._decode(model, ids[depth:])))
+                before_j = _joules(counter)
+                tps = self._decode(model, ids[depth:])
+                took_j = _since(counter, before_j)
+                each_j = None if took_j is None else took_j / self._decode_tokens
+                decode.append(DecodeRate(depth, tps, each_j))
                 self.mail.put((len(prefill) + len(decode), total))
         model.forget()
         self.mail.put(
@@ -122,3 +138,15 @@ class MeasurementJob(Job):
             model.decode((token,))
             model.logits()
         return self._decode_tokens / (time.perf_counter() - began_at)
+
+
+def _joules(counter: EnergyCounter | None) -> float | None:
+    try:
+        return None if counter is None else counter.joules()
+    except (OSError, ValueError):  # the counter is gone, or may not be read any more
+        return None
+
+
+def _since(counter: EnergyCounter | None, before_j: float | None) -> float | None:
+    now_j = _joules(counter)
+    return None if now_j is None or before_j is None else now_j - before_j

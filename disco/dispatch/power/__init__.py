@@ -1,0 +1,1 @@
+"""What the state of this machine changes in plans: the section [power] and its rule."""
