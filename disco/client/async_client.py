@@ -205,6 +205,8 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
         speculate: whether the local model drafts for a server that verifies drafts (`disco serve --verify`). The text
             is the server's own either way. `"auto"`: where that is predicted to save time; `"always"`; `"off"`: the
             server is not even asked whether it verifies. The preset's `[speculate]` says how.
+        shadow: another preset, as `preset`. It plans every routed answer, too, and its plans are only recorded, in
+            `route.shadow`; `disco shadow` compares what they would have come to. See docs/shadow.md.
         on_route: called in the event loop with the route record of every finished answer. Must not block. May be
             a list of callables. An exception from one of them is logged and does not affect the answer. A
             `disco.RouteLog` writes the records to a file.
@@ -240,6 +242,7 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
         default_options: Mapping[str, Any] | None = None,
         redact: Redact | None = None,
         speculate: Literal["auto", "always", "off"] = "off",
+        shadow: str | os.PathLike[str] | Preset | None = None,
         on_route: OnRoute | None = None,
         api_key: str | Callable[[], Awaitable[str]] | None = None,
         base_url: str | httpx2.URL | None = _UNSET,
@@ -272,6 +275,7 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
             default_options=default_options,
             redact=redact,
             speculate=speculate,
+            shadow=shadow,
             on_route=on_route,
         )
         sdk = {

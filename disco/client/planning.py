@@ -10,9 +10,10 @@ from disco.client.request_options import RequestOptions
 from disco.cost.budget_reservation import BudgetReservation
 from disco.dispatch import Dispatcher, Features, Preset
 from disco.dispatch.breakers.endpoint_health import HealthWatch
-from disco.dispatch.policies.policy_registry import ASSIST
+from disco.dispatch.policies.policy_registry import ASSIST, CASCADE
 from disco.dispatch.within_budget import within_budget
 from disco.endpoints.contract import Endpoint
+from disco.errors import ConfigurationError
 from disco.plan import Candidate, Plan
 from disco.playback import Pace, Playback
 from disco.refine import Refined, refine
@@ -20,7 +21,15 @@ from disco.request import Request
 from disco.session.machine import Session, SessionConfig
 from disco.session.switching.answer_lengths import AnswerLengths
 
-__all__ = ["PlannedAnswer", "PlanningView", "prepare", "with_heir_prompts"]
+__all__ = [
+    "PlannedAnswer",
+    "PlanningView",
+    "is_judgeable",
+    "pace_of",
+    "prepare",
+    "with_classes",
+    "with_heir_prompts",
+]
 
 COUNT_WITHIN_S = 0.03  # time for the devices to count a prompt; every reader of a divided answer waits for it
 CONNECT_S = 1.5  # time to connect if another endpoint may serve; a lost packet is sent again after 1 s
@@ -91,7 +100,7 @@ async def with_heir_prompts(
     Returns:
         The features, and the refined prompt, if the preset asks for one.
     """
-    pace = _pace(features, preset, options)
+    pace = pace_of(features, preset, options)
     if pace is None or options.migrate is False:
         return features, None
     features = replace(features, divided_at_tps=pace.tps)
@@ -128,7 +137,7 @@ def prepare(
         BudgetExceededError: the budget has nothing left for the only endpoints that may serve the request.
     """
     by_name = {c.name: c for c in view.candidates}
-    pace = _pace(features, preset, options)
+    pace = pace_of(features, preset, options)
     resting, probing = view.watch.look(view.now, view.offline)
     plan = view.dispatcher.plan(
         features,
@@ -150,8 +159,7 @@ def prepare(
             prompt_tokens=features.prompt_tokens,
             urgent=options.budget_class == "urgent",
         )
-    # Thoughts have log probabilities of their own; a class is scored without them.
-    is_text = features.may_migrate and ("reasoning" not in features.needs or bool(request.classes))
+    is_text = is_judgeable(request, features)
     plan, judge = view.judging.judged(
         plan, request, preset, options, view.model_of, is_text=is_text, streams=features.stream
     )
@@ -186,7 +194,29 @@ def prepare(
     return PlannedAnswer(request, plan, session)
 
 
-def _pace(features: Features, preset: Preset, options: RequestOptions) -> Pace | None:
+def with_classes(request: Request, preset: Preset, options: RequestOptions) -> Request:
+    """Return the request with the classes that its options name.
+
+    Raises:
+        ConfigurationError: the preset's policy chooses between no classes.
+    """
+    if not options.classes:
+        return request
+    if preset.dispatch.policy != CASCADE:
+        raise ConfigurationError(
+            f"classes have no effect under the preset {preset.name!r}, whose policy is "
+            f'{preset.dispatch.policy!r}. Leave them out, or choose preset="cascade".'
+        )
+    return replace(request, classes=options.classes)
+
+
+def is_judgeable(request: Request, features: Features) -> bool:
+    """Return whether log probabilities say something about the answer: it is plain text, or a class."""
+    # Thoughts have log probabilities of their own; a class is scored without them.
+    return features.may_migrate and ("reasoning" not in features.needs or bool(request.classes))
+
+
+def pace_of(features: Features, preset: Preset, options: RequestOptions) -> Pace | None:
     """Return the reading pace. None for programs, which read no text: they wait for tool calls or a JSON document."""
     wanted = preset.playback.pace_tps if options.pace_tps is None else options.pace_tps
     is_read = features.stream and features.needs.isdisjoint({"tools", "json_schema"})

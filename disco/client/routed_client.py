@@ -250,6 +250,7 @@ def _router(settings: ClientSettings, *, has_server: bool) -> Router:
         state=settings.state,
         prompt_cache=settings.prompt_cache,
         speculate=settings.speculate,
+        shadow=settings.shadow,
     )
 
 

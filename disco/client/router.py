@@ -6,7 +6,6 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,20 +18,20 @@ from disco.client.answer_judging import Judging
 from disco.client.background_probes import BackgroundProbes
 from disco.client.endpoint_catalog.catalog import CatalogEntry, EndpointCatalog
 from disco.client.endpoint_catalog.client_endpoints import AnyTier, ClientEndpoints, Hosting
+from disco.client.endpoint_catalog.dispatchers import Dispatchers
 from disco.client.endpoint_catalog.local_servers import LocalServer
 from disco.client.endpoint_catalog.pairs import Speculate, drafting_of, questions
-from disco.client.endpoint_catalog.statistics import EndpointStatistics, make_room
 from disco.client.learnt.learnt_state import LearntState, store_in
 from disco.client.live_driver import LiveSession
-from disco.client.planning import PlanningView, prepare, with_heir_prompts
+from disco.client.planning import PlanningView, prepare, with_classes, with_heir_prompts
 from disco.client.request_options import NO_OPTIONS, RequestOptions
+from disco.client.shadow.shadow_preset import Shadow
 from disco.cost.budget_limiter import BudgetLimiter
 from disco.cost.budget_reservation import BudgetReservation
 from disco.cost.token_bounds import most_prompt_tokens
-from disco.dispatch import Dispatcher, Features, Preset, features_of, load_preset
+from disco.dispatch import Features, Preset, features_of, load_preset
 from disco.dispatch.breakers.endpoint_health import Health
 from disco.dispatch.eligibility import is_within
-from disco.dispatch.policies.policy_registry import CASCADE
 from disco.dispatch.presets import with_limits
 from disco.endpoints.background_tasks import BackgroundTasks
 from disco.endpoints.contract import Endpoint
@@ -82,6 +81,7 @@ class Router:
         state: str | os.PathLike[str] | bool | None = None,
         prompt_cache: bool | str | os.PathLike[str] | PromptCache = False,
         speculate: Speculate = "off",
+        shadow: str | os.PathLike[str] | Preset | None = None,
         seed: int | None = None,
     ) -> None:
         """See `AsyncDisco` for the arguments; `seed` fixes the random choices of dispatch."""
@@ -96,7 +96,6 @@ class Router:
         )
         self.statistics = self.catalog.statistics
         self._reporter = Reporter(on_route)
-        self._rng = np.random.default_rng(seed)
         self._presets: dict[str, Preset] = {}
         self.health = Health()
         path = state_path(state)
@@ -104,7 +103,8 @@ class Router:
         store = store_in(self.database, store_of(histories))
         self.judging = Judging(store)
         self._refused: set[object] = set()
-        self._dispatchers: dict[Any, tuple[Dispatcher, EndpointStatistics | None]] = {}
+        self._dispatchers = Dispatchers(self.catalog, np.random.default_rng(seed))
+        self._shadow = None if shadow is None else Shadow(shadow, budget, self.catalog, seed=seed)
         self._host = BackgroundTasks()
         self.learnt = LearntState(
             *(self.database, store, self.statistics, self.health, self.judging.book, self._host),
@@ -241,13 +241,7 @@ class Router:
         if options.deadline_s is not None:
             request = request.due_in(options.deadline_s)
         local_only = model == self.local_model  # requested by name
-        if options.classes:
-            if preset.dispatch.policy != CASCADE:
-                raise ConfigurationError(
-                    f"classes have no effect under the preset {preset.name!r}, whose policy is "
-                    f'{preset.dispatch.policy!r}. Leave them out, or choose preset="cascade".'
-                )
-            request = replace(request, classes=options.classes)
+        request = with_classes(request, preset, options)
         features = features_of(request, stream=stream, local_only=local_only, reach=self.reach_of(options))
         members = self.endpoints.members(server, drafting_of(options, preset))
         endpoints = {m.name: m.endpoint for m in members}
@@ -269,13 +263,19 @@ class Router:
             served={c.name: can.features for c, can in zip(candidates, able, strict=True)},
             known=[name for name, statistics in known.items() if self.catalog.knows(statistics)],
             offline=[m.name for m in members if not m.endpoint.has_route],
-            dispatcher=self._dispatcher(preset, members, known, candidates, model),
+            dispatcher=self._dispatchers.of(preset, members, known, candidates, model),
             watch=watch,
             reservation=reservation,
             lengths=self.statistics.answer_lengths(),
             judging=self.judging,
             model_of=lambda name: by_name[name].answers_with(model),
             now=now,
+        )
+        shadow = self._shadow
+        beside = (
+            None
+            if shadow is None
+            else shadow.beside(request, features, options, view, members, known, local_only=local_only)
         )
         planned = prepare(request, features, refined, preset, options, view, max_retries=max_retries)
         log_plan(planned.plan, preset=preset.name, model=model, prompt_tokens=features.prompt_tokens)
@@ -295,10 +295,13 @@ class Router:
             probes=None if features.local_only else self._probes,
             members=endpoints,
             model=model,
+            shadow=beside,
         )
         live = accounting.live = LiveSession(planned.session, endpoints, planned.request, on_done=accounting)
         with report.current():
             await self._host.start(live.run)
+        if beside is not None:
+            beside.plan()  # now that the real attempts are under way
         for ask in questions(m.endpoint for m in within):
             self._host.start_soon(ask)
         return live
@@ -366,36 +369,7 @@ class Router:
             self._presets[options.preset] = load_preset(options.preset)
         return self._presets[options.preset]
 
-    def _dispatcher(
-        self,
-        preset: Preset,
-        members: Sequence[CatalogEntry],
-        known: Mapping[str, EndpointStatistics],
-        candidates: Sequence[Candidate],
-        model: str,
-    ) -> Dispatcher:
-        """Return the dispatcher that plans under this preset, with the TTFT of the cheapest endpoint that has one."""
-        rates = {c.name: (c.rates.cost_out, c.rates.cost_in) for c in candidates}
-        timed = min(
-            (m for m in members if known[m.name].ttft is not None and not m.standby),
-            key=lambda m: rates[m.name],
-            default=None,
-        )
-        where = None if timed is None else (timed.name, timed.address)
-        key = (id(preset), where, model)  # by id: presets are kept here, and two may have the same name
-        found = self._dispatchers.get(key)
-        if found is None:
-            statistics = None if timed is None else known[timed.name]
-            seen = None if statistics is None else statistics.ttft
-            ttft = self.catalog.server.ttft() if seen is None else seen.snapshot()
-            make_room(self._dispatchers)
-            learnt, rng = self.statistics, self._rng
-            answers = learnt.lengths_up_to
-            dispatcher = Dispatcher(preset, lengths=learnt.prompts, ttft=ttft, rng=rng, answers=answers)
-            found = self._dispatchers[key] = dispatcher, statistics
-        return found[0]
-
     def _refit(self) -> None:
-        for dispatcher, statistics in self._dispatchers.values():
-            if statistics is not None and statistics.ttft is not None:
-                dispatcher.refit(self.statistics.prompts, statistics.ttft.snapshot())
+        self._dispatchers.refit()
+        if self._shadow is not None:
+            self._shadow.refit()

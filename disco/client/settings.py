@@ -51,6 +51,7 @@ class ClientSettings:
     default_options: Mapping[str, Any] | None = None
     redact: Redact | None = None
     speculate: Literal["auto", "always", "off"] = "off"
+    shadow: str | os.PathLike[str] | Preset | None = None
     on_route: OnRoute | None = None
 
     @classmethod

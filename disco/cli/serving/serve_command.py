@@ -81,6 +81,7 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
                     else EngineEndpoint(engine, name=short_name(arguments.verify)),
                     isolation=arguments.isolation or "thread",
                     preset=arguments.preset,
+                    shadow=arguments.shadow,
                     on_route=on_route,
                     tiers=_tiers(arguments.tier),
                     backups=_backups(arguments.backup),

@@ -183,7 +183,7 @@ class Disco(SyncRouting, OpenAI):
 
     Args:
         local, isolation, preset, policy, continuation, device_profile, server_profile, price, tiers, backups, budget,
-            histories, state, prompt_cache, timeouts, default_options, redact: as for `AsyncDisco`.
+            histories, state, prompt_cache, timeouts, default_options, redact, speculate, shadow: as for `AsyncDisco`.
         on_route: as for `AsyncDisco`; called in the thread that made the answer.
         api_key, base_url, organization, project, timeout, max_retries, default_headers, default_query: as for
             `OpenAI`.
@@ -215,6 +215,7 @@ class Disco(SyncRouting, OpenAI):
         default_options: Mapping[str, Any] | None = None,
         redact: Redact | None = None,
         speculate: Literal["auto", "always", "off"] = "off",
+        shadow: str | os.PathLike[str] | Preset | None = None,
         on_route: OnRoute | None = None,
         api_key: str | Callable[[], str] | None = None,
         base_url: str | httpx2.URL | None = _UNSET,
@@ -247,6 +248,7 @@ class Disco(SyncRouting, OpenAI):
             default_options=default_options,
             redact=redact,
             speculate=speculate,
+            shadow=shadow,
             on_route=on_route,
         )
         sdk = {

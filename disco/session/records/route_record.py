@@ -21,6 +21,7 @@ from disco.plan import BudgetCut, CoolDown
 from disco.session.attempt.attempt_state import AttemptOutcome
 from disco.session.records.assist_record import AssistRecord
 from disco.session.records.attempt_record import AttemptRecord
+from disco.session.records.shadow_record import ShadowRecord
 from disco.session.switching.failover_rule import has_replaced
 
 __all__ = [
@@ -198,6 +199,7 @@ class RouteRecord:
             after a judge had overruled that; None where none came.
         judgements: verdicts on what attempts wrote, in order; empty without a cascade.
         assist: how the answer was divided between a writer and its heir; None under a policy that divides no answers.
+        shadow: what another preset would have done; None without shadow mode.
     """
 
     created_s: float | None
@@ -222,6 +224,7 @@ class RouteRecord:
     winner: str | None = None
     judgements: tuple[JudgementRecord, ...] = ()
     assist: AssistRecord | None = None
+    shadow: ShadowRecord | None = None
 
     if not TYPE_CHECKING:  # hidden from type checkers, so that they report the old names
 
@@ -303,6 +306,7 @@ class RouteRecord:
             "assist": None if self.assist is None else _to_json_types(self.assist),
             "pace": _to_json_types(self.pace),
             "ledger": self.ledger.to_dict(),
+            "shadow": None if self.shadow is None else self.shadow.to_dict(),
         }
         if timelines:
             record["generated"] = _timeline(self.generated)
