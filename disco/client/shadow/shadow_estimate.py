@@ -18,12 +18,11 @@ from disco.events import Usage
 from disco.plan import Candidate, Plan, Start
 from disco.session.attempt.attempt_state import AttemptState, Role
 from disco.session.machine import Session
-from disco.session.records.shadow_record import Basis
+from disco.session.records.shadow_record import BASES, Basis
 
 __all__ = ["ShadowEstimate", "estimate"]
 
 _MOST_CASES = 1_024  # combinations of unknown times that are looked at
-_BASES: tuple[Basis, ...] = ("measured", "expected", "assumed")  # from the best to the worst
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +160,7 @@ def _basis(runners: list[_Runner], winner: _Runner, ttft_s: float) -> Basis:
         # A bound behind the winner's first token is as good as a measured time.
         if runner is not winner and runner.after_s + runner.at_least_s < ttft_s
     ]
-    return max(decided, key=_BASES.index)
+    return max(decided, key=BASES.index)
 
 
 def _usage(

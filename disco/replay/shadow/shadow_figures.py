@@ -1,8 +1,8 @@
 """The figures of shadow mode: what happened beside what would have happened, with intervals over answers.
 
-What would have happened is what the run of the other plan comes to. Where the two plans have the same starts, it is what
-happened plus the difference between the runs of the other plan and of the real one, on the same times: so where both
-plans are the same, nothing is estimated. An answer with a judge cannot be run.
+What would have happened is what the run of the other plan comes to. Where the two plans have the same starts, it is
+what happened plus the difference between the runs of both plans on the same times: so where the plans are the same,
+nothing is estimated. An answer with a judge cannot be run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from disco.replay.shadow.shadow_recording import ShadowedAnswer
 from disco.replay.shadow.shadow_runs import Played, ShadowRuns
-from disco.session.records.shadow_record import Basis, differing
+from disco.session.records.shadow_record import BASES, Basis, differing
 
 __all__ = ["Comparison", "Interval", "Side", "compare"]
 
@@ -180,7 +180,7 @@ def _bases(answer: ShadowedAnswer, real: Sequence[Played], other: Sequence[Playe
     same = answer.plan.starts == answer.real.starts and not answer.real.tiers
     ttft: Basis = "measured"
     if not same:
-        ttft = max((one.basis for one in other), key=("measured", "expected", "assumed").index)
+        ttft = max((one.basis for one in other), key=BASES.index)
     exact = all(
         len(one.writers) == 1 and one.writers == answer.writers and one.started <= answer.started
         for one in other
@@ -271,7 +271,7 @@ def _ratio(would: float, spent: float) -> float:
 
 
 def _shares(bases: Sequence[Basis]) -> dict[Basis, float]:
-    return {basis: bases.count(basis) / len(bases) for basis in ("measured", "expected", "assumed")}
+    return {basis: bases.count(basis) / len(bases) for basis in BASES}
 
 
 def _plain(value: Any) -> Any:

@@ -204,7 +204,7 @@ def _answer(row: Mapping[str, Any], seen: Mapping[str, Seen]) -> ShadowedAnswer 
 
 
 def _candidate(row: Mapping[str, Any]) -> Candidate:
-    able = {name: name in row["abilities"] for name in ABILITIES}
+    able: dict[str, Any] = {name: name in row["abilities"] for name in ABILITIES}
     return Candidate(
         name=row["name"],
         reach=row["reach"],

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from disco.replay.report.findings import number
 from disco.replay.report.terminal_tables import TableData
 from disco.replay.shadow.shadow_figures import Comparison, Interval, Side
+from disco.session.records.shadow_record import BASES, Basis
 
 __all__ = ["left_out_line", "notes", "sentence", "tables"]
 
@@ -57,13 +58,13 @@ def tables(one: Comparison) -> list[TableData]:
         ),
     )
     known = tuple(
-        (name, *(_percent(shares[basis]) for basis in ("measured", "expected", "assumed")))
+        (name, *(_percent(shares[basis]) for basis in BASES))
         for name, shares in (("first token", one.ttft_from), ("cost", one.cost_from))
     )
     return [
         TableData(title, ("", one.preset, one.shadow, "difference [95 %]"), rows),
         TableData(
-            "Where the numbers of the other preset come from", ("", "measured", "expected", "assumed"), known
+            "Where the numbers of the other preset come from", ("", *BASES), known
         ),
     ]
 
@@ -106,10 +107,10 @@ def left_out_line(left_out: Mapping[str, int]) -> str | None:
     return f"Left out: {reasons}."
 
 
-def _how_known(shares: Mapping[str, float]) -> str:
+def _how_known(shares: Mapping[Basis, float]) -> str:
     parts = [
         f"{_percent(shares[basis])} {basis}"
-        for basis in ("measured", "expected", "assumed")
+        for basis in BASES
         if shares[basis] > 0
     ]
     return ", ".join(parts)

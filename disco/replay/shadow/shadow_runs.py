@@ -29,7 +29,7 @@ from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState, Ro
 from disco.session.effects import StartAttempt
 from disco.session.machine import Session, SessionConfig
 from disco.session.records.billing import settle_accounts
-from disco.session.records.shadow_record import Basis, PlanRecord
+from disco.session.records.shadow_record import BASES, Basis, PlanRecord
 from disco.session.switching.answer_lengths import AnswerLengths
 
 __all__ = ["Played", "ShadowRuns", "play_shadows"]
@@ -38,7 +38,6 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _NO_CLOCKS = Timeouts(connect_s=None, first_content_s=None, gap_s=None, total_s=None)
-_BASES: tuple[Basis, ...] = ("measured", "expected", "assumed")  # from the best to the worst
 _STOPPED = (AttemptOutcome.LOST, AttemptOutcome.PARKED)
 _STREAM, _AGAIN = 31, 32  # of the draws; with the seed and the endpoint's name
 _FEWEST_ENDED = 8  # answers that ended by themselves, to know their lengths
@@ -282,7 +281,7 @@ def _played(
         starts=sum(a.role is Role.STARTER for a in session.attempts),
         started=frozenset(started),
         moved=any(h.outcome == "switched" for h in session.migrations),
-        basis=max(bases, key=_BASES.index),  # type: ignore[arg-type] # all are bases
+        basis=max(bases, key=BASES.index),  # type: ignore[arg-type] # all are bases
     )
 
 

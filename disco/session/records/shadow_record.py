@@ -12,11 +12,14 @@ from typing import Any, Literal
 
 from disco.plan import Assist, BudgetCut, Candidate, Cascade, CoolDown, Migration, Plan, Start
 
-__all__ = ["ABILITIES", "Basis", "PlanRecord", "ShadowEndpoint", "ShadowRecord", "differing"]
+__all__ = ["ABILITIES", "BASES", "Basis", "PlanRecord", "ShadowEndpoint", "ShadowRecord", "differing"]
 
 Basis = Literal["measured", "expected", "assumed"]
 """Where a number comes from: from this answer's own attempts, from what the client learnt of earlier answers, or from
 a profile that nothing has confirmed yet."""
+
+BASES: tuple[Basis, ...] = ("measured", "expected", "assumed")
+"""From the best to the worst."""
 
 ABILITIES = ("continues", "parks", "pauses", "follows", "limits", "announces", "standby")
 """Fields of a `Candidate` that a record lists by name where they are true."""

@@ -17,13 +17,13 @@ import anyio
 import numpy as np
 import openai._base_client
 
-ROOT = Path(__file__).parents[3]
-for folder in ("tests/benchmarks", "tests/support", "tests/support/servers", "tests"):
-    sys.path.insert(0, str(ROOT / folder))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "support" / "servers"))
 from helpers.measuring import Columns, options
 from moved_clock import virtual
 from servers import native_llama_server
-from shadow.shadow_pairs import Pair, Truth, predicted_and_happened
+from shadow_pairs import Pair, Truth, predicted_and_happened
 
 from disco import AsyncDisco, RouteLog
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
