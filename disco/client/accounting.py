@@ -100,7 +100,7 @@ class Accounting:
         self._judging.answered(session, ledger, self._preset)
         # The closed session no longer changes, so its record may be written on demand. The budgets that the record
         # reports do change: where there are any, the record is written now.
-        shadow = None if self._shadow is None else self._shadow.ended(session)
+        shadow = None if self._shadow is None else self._shadow.ended(session, ledger)
         record = partial(make_record, session, ledger, preset=self._preset.name, shadow=shadow)
         live.written = cache(partial(record, created_s=self._created_s))
         if self._reservation is not None:

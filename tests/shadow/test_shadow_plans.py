@@ -12,10 +12,12 @@ from defects.asking import ask, client, create, device, preset, question, text_o
 from faults.in_memory import MemoryServer, Reply, anyio_backend  # noqa: F401 - a fixture
 from scripted_server import chunk, sse, usage
 
-from disco import AsyncDisco, RouteLog
+from disco import AsyncDisco, Disco, RouteLog
 from disco.client.shadow.shadow_preset import Shadow
 from disco.dispatch import Preset
 from disco.errors import ConfigurationError, EndpointFailure, FailureKind
+from disco.replay.formats import read_trace
+from disco.replay.shadow.shadow_recording import read_shadowed
 from disco.session.records.shadow_record import PlanRecord
 
 pytestmark = pytest.mark.anyio
@@ -66,6 +68,7 @@ async def test_what_was_seen_is_measured_and_what_was_not_is_expected():
         won_by_server = (await ask(one)).route
     assert won_by_server.winner == "server"
     shadow = won_by_server.shadow
+    assert (shadow.sooner_s, shadow.cheaper_usd) == pytest.approx((0.0, 0.0), abs=1e-9)
     assert (shadow.winner, shadow.ttft_basis, shadow.cost_basis) == ("server", "measured", "measured")
     assert shadow.ttft_s == pytest.approx(won_by_server.pace.ttft_raw_s)
     assert shadow.cost_usd == pytest.approx(won_by_server.cost)
@@ -76,6 +79,8 @@ async def test_what_was_seen_is_measured_and_what_was_not_is_expected():
     assert shadow.winner == "device"
     assert shadow.ttft_basis == "assumed"  # the device has not shown its speed yet
     assert shadow.ttft_s >= TTFT_S  # it had not written when the server did
+    assert shadow.sooner_s <= 0
+    assert shadow.cheaper_usd > 0
     assert shadow.cost_usd == 0.0  # at the exchange rate of this preset, the device is free
 
 
@@ -200,6 +205,12 @@ async def test_an_unknown_preset_is_refused_when_the_client_is_made():
         client(local=here(), shadow="cheep")
 
 
+def test_the_synchronous_client_and_copies_have_the_same_shadow():
+    with Disco(local=here(), preset="private", shadow="fast") as one:
+        route = create(one.with_options(timeout=30.0)).route
+    assert route.shadow.preset == "fast"
+
+
 async def test_a_cascade_says_which_tier_starts_and_what_its_rule_hands_up():
     server, one = shadowed("server_only", "cascade")
     async with one:
@@ -225,6 +236,8 @@ async def test_no_prompt_and_no_answer_is_in_a_record_or_kept(tmp_path):
     assert "word1" in answer.text
     written = (tmp_path / "routes.jsonl").read_text()
     assert '"shadow": {"preset"' in written
+    assert len(read_trace(tmp_path / "routes.jsonl")[0]) == 1
+    assert len(read_shadowed(tmp_path / "routes.jsonl").answers) == 1
     for text in (canary, "word1", "secret-key"):
         assert text not in written
         assert text not in repr(answer.route.shadow)

@@ -49,7 +49,9 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
         )
     prompt_cache = _prompt_cache(arguments)
     if arguments.shadow is not None and arguments.record is None:
-        raise ConfigurationError("--shadow writes only into route records: name a file for them with --record")
+        raise ConfigurationError(
+            "--shadow writes only into route records: name a file for them with --record"
+        )
     check_output(arguments, record=arguments.record, histories=arguments.histories, state=arguments.state)
     from disco.client import AsyncDisco, RouteLog  # noqa: PLC0415 - `disco --help` needs no model
     from disco.endpoints.llamacpp.batching.engine_endpoint import EngineEndpoint  # noqa: PLC0415 - as above

@@ -12,6 +12,7 @@ from disco.client.answer_judging import DEFAULT_TASK
 from disco.client.planning import PlanningView, is_judgeable, pace_of, with_classes
 from disco.client.request_options import RequestOptions
 from disco.client.shadow.shadow_estimate import ShadowEstimate, estimate
+from disco.cost import Ledger
 from disco.cost.budget_reservation import BudgetReservation
 from disco.cost.token_bounds import most_prompt_tokens
 from disco.dispatch import Dispatcher, Features
@@ -86,10 +87,12 @@ class ShadowAnswer:
         if moment is not None:
             self._planned = self._shadow.guarded(self._plan, moment)
 
-    def ended(self, session: Session) -> ShadowRecord | None:
+    def ended(self, session: Session, ledger: Ledger) -> ShadowRecord | None:
         """Return the record, once the real answer has closed; None where the plan could not be made. Never raises."""
         self.plan()
-        return None if self._planned is None else self._shadow.guarded(self._record, self._planned, session)
+        if self._planned is None:
+            return None
+        return self._shadow.guarded(self._record, self._planned, session, ledger)
 
     # ------------------------------------------------------------------ at the request
 
@@ -188,7 +191,7 @@ class ShadowAnswer:
 
     # ------------------------------------------------------------------ at the end
 
-    def _record(self, planned: _Planned, session: Session) -> ShadowRecord:
+    def _record(self, planned: _Planned, session: Session, ledger: Ledger) -> ShadowRecord:
         config = session.config
         real = PlanRecord.of(session.plan, config.pace_tps, may_migrate=config.may_migrate)
         facts: dict[str, Any] = {
@@ -205,7 +208,12 @@ class ShadowAnswer:
         plan = PlanRecord.of(planned.plan, planned.pace_tps, may_migrate=config.may_migrate)
         found = estimate(planned.plan, session.candidates, planned.known, session)
         if found is not None:
+            written_at = session.transcript.generated.at
+            # A probe in the background belongs to no answer.
+            spent_usd = math.fsum(c.cost for c in ledger.charges if c.attempt is not None)
             facts |= {
+                "sooner_s": written_at[0] - session.started_at - found.ttft_s if written_at else None,
+                "cheaper_usd": spent_usd - found.cost_usd,
                 "winner": found.winner,
                 "ttft_s": found.ttft_s,
                 "ttft_basis": found.ttft_basis,

@@ -63,9 +63,7 @@ def tables(one: Comparison) -> list[TableData]:
     )
     return [
         TableData(title, ("", one.preset, one.shadow, "difference [95 %]"), rows),
-        TableData(
-            "Where the numbers of the other preset come from", ("", *BASES), known
-        ),
+        TableData("Where the numbers of the other preset come from", ("", *BASES), known),
     ]
 
 
@@ -108,11 +106,7 @@ def left_out_line(left_out: Mapping[str, int]) -> str | None:
 
 
 def _how_known(shares: Mapping[Basis, float]) -> str:
-    parts = [
-        f"{_percent(shares[basis])} {basis}"
-        for basis in BASES
-        if shares[basis] > 0
-    ]
+    parts = [f"{_percent(shares[basis])} {basis}" for basis in BASES if shares[basis] > 0]
     return ", ".join(parts)
 
 

@@ -53,7 +53,8 @@ class Played:
         cost_usd: at the real rates.
         winner: name of the endpoint that wrote it.
         writers: all that wrote, in order.
-        starts: attempts from the beginning of the answer.
+        starts: how many attempts the plan started.
+        started: names of the endpoints that were asked from the beginning.
         moved: the answer migrated.
         basis: where `ttft_s` comes from.
     """

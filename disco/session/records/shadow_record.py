@@ -197,6 +197,7 @@ class ShadowRecord:
         ttft_s, ttft_basis: the time to its first token as generated, s, and where the number comes from.
         cost_usd, cost_basis: what the ledger would have charged, at the rates of the real preset, USD. Of a cascade:
             if the first tier's answer were kept.
+        sooner_s, cheaper_usd: how much sooner and cheaper that is than what happened; below 0: later, dearer.
     """
 
     preset: str
@@ -217,6 +218,8 @@ class ShadowRecord:
     ttft_basis: Basis | None = None
     cost_usd: float | None = None
     cost_basis: Basis | None = None
+    sooner_s: float | None = None
+    cheaper_usd: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers, names and lists, ready for JSON."""
@@ -227,5 +230,6 @@ class ShadowRecord:
         row["endpoints"] = [endpoint.to_dict() for endpoint in self.endpoints]
         row["deprioritised"] = [asdict(one) for one in self.deprioritised]
         row["budget_cuts"] = [asdict(one) for one in self.budget_cuts]
-        row["ttft_s"] = None if self.ttft_s is None else round(self.ttft_s, 6)
+        for name in ("ttft_s", "sooner_s"):
+            row[name] = None if row[name] is None else round(row[name], 6)
         return row

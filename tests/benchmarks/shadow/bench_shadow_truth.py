@@ -136,7 +136,7 @@ async def real_truths(requests: int, pairs: list[Pair]) -> list[Truth]:
     from disco.endpoints.llamacpp import LlamaCppEndpoint
 
     rng = np.random.default_rng(3)
-    repeats = rng.integers(0, 12, requests).tolist()
+    repeats = rng.integers(0, 24, requests).tolist()
     with native_llama_server(slots=2) as server:
         there = {"base_url": server.base_url, "api_key": "none", "price": (0.15, 0.6), "state": False}
         device = LlamaCppEndpoint(model="smollm2-135m", name="device", context_tokens=2048, threads=1)
@@ -156,7 +156,7 @@ async def real_truths(requests: int, pairs: list[Pair]) -> list[Truth]:
                     # By turns, so that both see the same machine; no prompt begins as the one before it.
                     for side, client in (("a", one), ("b", two)):
                         text = f"{side}{number}: what is a wave?" + " Say it in a few plain words." * often
-                        await read(client, server.model, text, max_tokens=24, temperature=0)
+                        await read(client, server.model, text, max_tokens=16, temperature=0)
             return before, then
 
         try:
@@ -195,10 +195,10 @@ def main() -> None:
         requests=(500, "requests of each run in virtual time"),
         seed=(1, "of the workload"),
         real=(False, "ask the real model and a real server instead"),
-        real_requests=(60, "requests of each real run"),
+        real_requests=(50, "requests of each real run"),
     )
     if given.real:
-        pairs = [Pair("fast", "balanced"), Pair("balanced", "cheap"), Pair("fast", "battery-saver")]
+        pairs = [Pair("fast", "balanced"), Pair("fast", "battery-saver"), Pair("battery-saver", "fast")]
         truths = anyio.run(real_truths, given.real_requests, pairs)
         show(f"SmolLM2-135M here, llama-server there; {given.real_requests} answers a run", truths)
         return
