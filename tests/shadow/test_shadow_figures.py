@@ -114,6 +114,7 @@ def record(
             "refused": None if other else "NoEndpointError",
             "real": real,
             "endpoints": [endpoint(name, known=known) for name in RATES],
+            "lengths": [20, 60, 120, 200, 300, 600],
             "streams": True,
             "may_migrate": True,
             "may_continue": True,
@@ -142,7 +143,7 @@ def file_of(path: Path, rows: list[dict]) -> Path:
 
 def compared(tmp_path: Path, rows: list[dict], draws: int = 8) -> Comparison:
     recording = read_shadowed(file_of(tmp_path / "r.jsonl", rows))
-    (one,) = compare(play_shadows(recording, draws=draws, seed=0), seed=0)
+    (one,) = compare(play_shadows(recording, draws=draws, seed=0), seed=0, resamples=100)
     return one
 
 

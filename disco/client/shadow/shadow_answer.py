@@ -66,6 +66,7 @@ class _Planned:
     pace_tps: float | None
     may_continue: bool
     endpoints: tuple[ShadowEndpoint, ...]
+    lengths: tuple[int, ...]
     known: frozenset[str]
     reservation: BudgetReservation | None
     rises: tuple[float | None, Literal["rule", "history"] | None]
@@ -119,6 +120,7 @@ class ShadowAnswer:
             None if pace is None else pace.tps,
             features.may_migrate and not (moment.request.classes or options.classes),
             tuple(ShadowEndpoint.of(c, known=c.name in known and c.is_measured) for c in moment.candidates),
+            self._shadow.quantiles(view.lengths),
             known,
             reservation,
             (None, None) if plan is None else self._rises(plan, moment),
@@ -199,6 +201,7 @@ class ShadowAnswer:
             "refused": planned.refused,
             "real": real,
             "endpoints": planned.endpoints,
+            "lengths": planned.lengths,
             "streams": config.streams,
             "may_migrate": config.may_migrate,
             "may_continue": planned.may_continue,

@@ -25,6 +25,8 @@ from disco.dispatch import Features, Preset, load_preset
 from disco.dispatch.presets import with_limits
 from disco.plan import Candidate, Payer
 from disco.request import Request
+from disco.session.records.shadow_record import LENGTH_LEVELS
+from disco.session.switching.answer_lengths import AnswerLengths
 from disco.telemetry.log_lines import LOG
 
 __all__ = ["Shadow"]
@@ -35,7 +37,7 @@ T = TypeVar("T")
 class Shadow:
     """Plans every routed answer of a client under another preset, too, without carrying the plan out.
 
-    Mutable: the policies' state, `limiter` (charged with estimates), `_warned`.
+    Mutable: the policies' state, `limiter` (charged with estimates), `_warned`, the quantiles of lengths.
 
     Attributes:
         preset: the other preset, with the client's own budget.
@@ -68,6 +70,8 @@ class Shadow:
         self._catalog = catalog
         self._dispatchers = Dispatchers(catalog, np.random.default_rng(None if seed is None else [seed, 1]))
         self._warned = False
+        self._lengths: AnswerLengths | None = None
+        self._quantiles: tuple[int, ...] = ()
 
     def beside(
         self,
@@ -126,6 +130,13 @@ class Shadow:
     def refit(self) -> None:
         """Let the policies follow what the client has learnt."""
         self.guarded(self._dispatchers.refit)
+
+    def quantiles(self, lengths: AnswerLengths) -> tuple[int, ...]:
+        """Return the quantiles of answer lengths that records hold; computed once for each fit of the lengths."""
+        if self._lengths is not lengths:
+            self._lengths = lengths
+            self._quantiles = tuple(lengths.remaining_quantile(0, level) for level in LENGTH_LEVELS)
+        return self._quantiles
 
     def guarded(self, function: Callable[..., T], *arguments: object) -> T | None:
         """Return what a function returns; None, and once for the client a line in the log, where it raises."""

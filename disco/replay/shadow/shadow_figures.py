@@ -19,12 +19,12 @@ from disco.replay.shadow.shadow_recording import ShadowedAnswer
 from disco.replay.shadow.shadow_runs import Played, ShadowRuns
 from disco.session.records.shadow_record import BASES, Basis, differing
 
-__all__ = ["Comparison", "Interval", "Side", "compare"]
+__all__ = ["RESAMPLES", "Comparison", "Interval", "Side", "compare"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-_RESAMPLES = 1_000
+RESAMPLES = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +104,23 @@ class Comparison:
         return plain
 
 
-def compare(runs: ShadowRuns, *, seed: int) -> list[Comparison]:
-    """Return one comparison for each pair of presets, in order of appearance; `seed` is of the bootstrap."""
+def compare(runs: ShadowRuns, *, seed: int, resamples: int = RESAMPLES) -> list[Comparison]:
+    """Return one comparison for each pair of presets, in order of appearance.
+
+    Args:
+        runs: of all answers.
+        seed: of the bootstrap.
+        resamples: of the bootstrap.
+    """
     pairs: dict[tuple[str, str], list[int]] = {}
     for row, answer in enumerate(runs.answers):
         pairs.setdefault((answer.preset, answer.shadow), []).append(row)
-    return [_comparison(runs, rows, np.random.default_rng(seed)) for rows in pairs.values()]
+    return [_comparison(runs, rows, resamples, np.random.default_rng(seed)) for rows in pairs.values()]
 
 
-def _comparison(runs: ShadowRuns, rows: Sequence[int], rng: np.random.Generator) -> Comparison:
+def _comparison(
+    runs: ShadowRuns, rows: Sequence[int], resamples: int, rng: np.random.Generator
+) -> Comparison:
     answers = [runs.answers[row] for row in rows]
     real = [runs.real[row] for row in rows]
     other = [runs.other[row] for row in rows]
@@ -124,7 +132,7 @@ def _comparison(runs: ShadowRuns, rows: Sequence[int], rng: np.random.Generator)
     would_s = _corrected(_column(other, "ttft_s"), run_s, happened_s, alike)
     would_usd = _corrected(_column(other, "cost_usd"), run_usd, spent, alike)
     plain = ~judged
-    resampled = _resampled(len(rows), would_s.shape[1], rng)
+    resampled = _resampled(len(rows), would_s.shape[1], resamples, rng)
     cascades = [answer for answer in answers if answer.plan.tiers]
     bases = [_bases(a, r, o) for a, r, o in zip(answers, real, other, strict=True)]
     return Comparison(
@@ -237,9 +245,9 @@ def _rise_usd(cascades: Sequence[ShadowedAnswer], answers: int) -> float | None:
     return total / answers
 
 
-def _resampled(answers: int, draws: int, rng: np.random.Generator) -> list[tuple[Ints, int]]:
+def _resampled(answers: int, draws: int, resamples: int, rng: np.random.Generator) -> list[tuple[Ints, int]]:
     """Return the rows of each resample, and its draw."""
-    return [(rng.integers(0, answers, answers), int(rng.integers(0, draws))) for _ in range(_RESAMPLES)]
+    return [(rng.integers(0, answers, answers), int(rng.integers(0, draws))) for _ in range(resamples)]
 
 
 def _interval(
@@ -259,11 +267,16 @@ def _difference_of(figure: Callable[[Floats], Any]) -> Callable[[Floats, Floats]
 
 
 def _median(values: Floats) -> float:
-    return float(np.quantile(values, 0.5))
+    return _quantile(values, 0.5)
 
 
 def _p99(values: Floats) -> float:
-    return float(np.quantile(values, 0.99))
+    return _quantile(values, 0.99)
+
+
+def _quantile(values: Floats, q: float) -> float:
+    """Return the quantile over answers; of several draws the mean of each one's."""
+    return float(np.mean(np.quantile(values, q, axis=0)))
 
 
 def _ratio(would: float, spent: float) -> float:

@@ -20,7 +20,6 @@ __all__ = ["Seen", "ShadowRecording", "ShadowedAnswer", "read_shadowed"]
 
 _FIRST = frozenset(("starter", "takeover"))  # roles of attempts that may have begun the answer
 _FEWEST_TOKENS = 8  # a rate from fewer tokens is not reliable
-_CUT_SHORT = "length"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,6 @@ class ShadowedAnswer:
         preset, shadow: names of the real preset and of the other.
         prompt_tokens, billed_tokens: length of the prompt as dispatch estimated it, and as an endpoint counted it.
         answer_tokens, max_tokens: length of the answer, and its limit.
-        is_whole: the answer ended by itself.
         real, plan: the plan that was carried out, and the other.
         rates: by endpoint, what a token really cost.
         candidates: by endpoint, what the other preset planned with.
@@ -63,7 +61,7 @@ class ShadowedAnswer:
         writers: names of the endpoints that wrote the answer, in order.
         started: names of the endpoints that were asked from the beginning.
         streams, may_migrate, may_continue: see `SessionConfig`.
-        rises: see `ShadowRecord`.
+        lengths, rises: see `ShadowRecord`.
     """
 
     preset: str
@@ -72,7 +70,6 @@ class ShadowedAnswer:
     billed_tokens: int
     answer_tokens: int
     max_tokens: int | None
-    is_whole: bool
     real: PlanRecord
     plan: PlanRecord
     rates: Mapping[str, Rates]
@@ -87,6 +84,7 @@ class ShadowedAnswer:
     streams: bool
     may_migrate: bool
     may_continue: bool
+    lengths: tuple[int, ...]
     rises: float | None
 
 
@@ -183,7 +181,6 @@ def _answer(row: Mapping[str, Any], seen: Mapping[str, Seen]) -> ShadowedAnswer 
         billed_tokens=int(max(counted, default=0) or row["prompt_tokens"]),
         answer_tokens=max(1, int(row["answer_tokens"])),
         max_tokens=row["max_tokens"],
-        is_whole=row["finish_reason"] != _CUT_SHORT,
         real=PlanRecord.from_dict(shadow["real"]),
         plan=PlanRecord.from_dict(shadow["plan"]),
         rates={e["name"]: Rates(e["cost_in"], e["cost_out"], e["cached_share"]) for e in row["endpoints"]},
@@ -199,6 +196,7 @@ def _answer(row: Mapping[str, Any], seen: Mapping[str, Seen]) -> ShadowedAnswer 
         streams=bool(shadow["streams"]),
         may_migrate=bool(shadow["may_migrate"]),
         may_continue=bool(shadow["may_continue"]),
+        lengths=tuple(map(int, shadow["lengths"])),
         rises=shadow["rises"],
     )
 
@@ -218,6 +216,8 @@ def _candidate(row: Mapping[str, Any]) -> Candidate:
         decode_tps=row["decode_tps"],
         context_tokens=row["context_tokens"],
         rank=row["rank"],
+        # A migration to a device whose speed is only assumed keeps its source writing.
+        is_measured=row["known"] or row["reach"] != "device",
         **able,
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +30,7 @@ from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState, Ro
 from disco.session.effects import StartAttempt
 from disco.session.machine import Session, SessionConfig
 from disco.session.records.billing import settle_accounts
-from disco.session.records.shadow_record import BASES, Basis, PlanRecord
+from disco.session.records.shadow_record import BASES, LENGTH_LEVELS, Basis, PlanRecord
 from disco.session.switching.answer_lengths import AnswerLengths
 
 __all__ = ["Played", "ShadowRuns", "play_shadows"]
@@ -40,8 +41,6 @@ Ints = NDArray[np.int64]
 _NO_CLOCKS = Timeouts(connect_s=None, first_content_s=None, gap_s=None, total_s=None)
 _STOPPED = (AttemptOutcome.LOST, AttemptOutcome.PARKED)
 _STREAM, _AGAIN = 31, 32  # of the draws; with the seed and the endpoint's name
-_FEWEST_ENDED = 8  # answers that ended by themselves, to know their lengths
-_TYPICAL_TOKENS = 256.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +107,6 @@ def play_shadows(
     last = {name: candidate for answer in answers for name, candidate in answer.candidates.items()}
     shown = {name: [seen for of, seen in recording.seen if of == name] for name in names}
     times = {name: EndpointTimes.of(last[name], shown[name]) for name in names}
-    lengths = _lengths(answers)
     real: list[list[Played]] = [[] for _ in answers]
     other: list[list[Played]] = [[] for _ in answers]
     for draw in range(draws):
@@ -120,25 +118,20 @@ def play_shadows(
         }
         scripts = _scripts(answers, names, last, drawn, draw=draw, draws=draws, seed=seed)
         for row, answer in enumerate(answers):
-            other[row].append(_play(answer, answer.plan, scripts, row, times, lengths, at_other_rates=True))
+            other[row].append(_play(answer, answer.plan, scripts, row, times, at_other_rates=True))
             if answer.real == answer.plan:
                 real[row].append(other[row][-1])
             else:
-                real[row].append(
-                    _play(answer, answer.real, scripts, row, times, lengths, at_other_rates=False)
-                )
+                real[row].append(_play(answer, answer.real, scripts, row, times, at_other_rates=False))
         if progress is not None:
             progress(draw + 1, draws)
     return ShadowRuns(answers, tuple(map(tuple, real)), tuple(map(tuple, other)), times)
 
 
-def _lengths(answers: Sequence[ShadowedAnswer]) -> AnswerLengths:
-    """Return the answer lengths for the migration rule, from the answers of the recording."""
-    ended = [answer.answer_tokens for answer in answers if answer.is_whole]
-    cut = [answer.answer_tokens for answer in answers if not answer.is_whole]
-    if len(ended) < _FEWEST_ENDED:
-        return AnswerLengths.geometric(_TYPICAL_TOKENS)
-    return AnswerLengths.from_samples(ended, cut)
+@lru_cache(maxsize=256)
+def _lengths(quantiles: tuple[int, ...]) -> AnswerLengths:
+    """Return the answer lengths for the migration rule, as the client knew them."""
+    return AnswerLengths.from_quantiles(zip(LENGTH_LEVELS, quantiles, strict=True))
 
 
 def _scripts(
@@ -232,7 +225,6 @@ def _play(
     scripts: Answers,
     row: int,
     times: Mapping[str, EndpointTimes],
-    lengths: AnswerLengths,
     *,
     at_other_rates: bool,
 ) -> Played:
@@ -252,7 +244,7 @@ def _play(
         timeouts=_NO_CLOCKS,
     )
     pace = None if recorded.pace_tps is None else Pace(tps=recorded.pace_tps)
-    session = Session(plan, candidates, config, Playback(pace), lengths.capped(answer.max_tokens))
+    session = Session(plan, candidates, config, Playback(pace), _lengths(answer.lengths))
     Player(session, _Scripts(answer, scripts.of(row))).run(0.0)
     first_s = {name: scripts.columns[name].ttft_s[row] for name in candidates}
     return _played(answer, session, times, first_s)

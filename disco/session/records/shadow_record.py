@@ -12,7 +12,16 @@ from typing import Any, Literal
 
 from disco.plan import Assist, BudgetCut, Candidate, Cascade, CoolDown, Migration, Plan, Start
 
-__all__ = ["ABILITIES", "BASES", "Basis", "PlanRecord", "ShadowEndpoint", "ShadowRecord", "differing"]
+__all__ = [
+    "ABILITIES",
+    "BASES",
+    "LENGTH_LEVELS",
+    "Basis",
+    "PlanRecord",
+    "ShadowEndpoint",
+    "ShadowRecord",
+    "differing",
+]
 
 Basis = Literal["measured", "expected", "assumed"]
 """Where a number comes from: from this answer's own attempts, from what the client learnt of earlier answers, or from
@@ -20,6 +29,9 @@ a profile that nothing has confirmed yet."""
 
 BASES: tuple[Basis, ...] = ("measured", "expected", "assumed")
 """From the best to the worst."""
+
+LENGTH_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.9, 0.99)
+"""The quantiles of answer lengths that a record holds."""
 
 ABILITIES = ("continues", "parks", "pauses", "follows", "limits", "announces", "standby")
 """Fields of a `Candidate` that a record lists by name where they are true."""
@@ -187,6 +199,7 @@ class ShadowRecord:
         real: the plan that was carried out.
         differs: in which attributes the two plans differ.
         endpoints: the endpoints as the other preset saw them, with its own exchange rate.
+        lengths: quantiles of the lengths of answers at `LENGTH_LEVELS`, tokens, as the client knew them.
         streams, may_migrate, may_continue: see `session.session_config.SessionConfig`.
         deprioritised, budget_cuts: as in the route record, of the other plan.
         rises: the share of answers that the first tier of a cascade would hand up; None without one, or where that is
@@ -206,6 +219,7 @@ class ShadowRecord:
     real: PlanRecord
     differs: tuple[str, ...] = ()
     endpoints: tuple[ShadowEndpoint, ...] = ()
+    lengths: tuple[int, ...] = ()
     streams: bool = True
     may_migrate: bool = True
     may_continue: bool = True
@@ -227,6 +241,7 @@ class ShadowRecord:
         row["plan"] = None if self.plan is None else self.plan.to_dict()
         row["real"] = self.real.to_dict()
         row["differs"] = list(self.differs)
+        row["lengths"] = list(self.lengths)
         row["endpoints"] = [endpoint.to_dict() for endpoint in self.endpoints]
         row["deprioritised"] = [asdict(one) for one in self.deprioritised]
         row["budget_cuts"] = [asdict(one) for one in self.budget_cuts]
