@@ -18,6 +18,7 @@ from disco.cli.measurement.measure_command import add_measure
 from disco.cli.output_files import check_output
 from disco.cli.replay_options import add_replay, add_tune
 from disco.cli.serving import add_serve
+from disco.cli.shadow.shadow_command import add_shadow
 from disco.cli.speculation.speculate_command import add_speculate
 from disco.cli.split.split_command import add_split
 from disco.cli.state.state_command import add_state
@@ -122,6 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     add_split(commands)
     add_replay(commands).set_defaults(run=_replay)
     add_tune(commands).set_defaults(run=_tune)
+    add_shadow(commands)
     add_fleet(commands)
     add_adapter(commands)
     return parser

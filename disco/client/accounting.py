@@ -11,6 +11,7 @@ from disco.client.answer_judging import Judging
 from disco.client.background_probes import BackgroundProbes
 from disco.client.endpoint_catalog.statistics import EndpointStatistics, Statistics
 from disco.client.live_driver import LiveSession
+from disco.client.shadow.shadow_answer import ShadowAnswer
 from disco.cost.budget_reservation import BudgetReservation
 from disco.dispatch import Preset
 from disco.dispatch.breakers.endpoint_health import HealthWatch
@@ -42,6 +43,7 @@ class Accounting:
         probes: those of the client; None where the request had to stay on this machine.
         members: every endpoint that took part or could have, by name.
         model: the model that the request named.
+        shadow: what another preset would do with the request; None without shadow mode.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Accounting:
         probes: BackgroundProbes | None,
         members: Mapping[str, Endpoint],
         model: str,
+        shadow: ShadowAnswer | None = None,
     ) -> None:
         self._watch = watch
         self._reservation = reservation
@@ -76,6 +79,7 @@ class Accounting:
         self._probes = probes
         self._members = members
         self._model = model
+        self._shadow = shadow
         self.live: LiveSession | None = None  # set once the live session exists
 
     def __call__(self, session: Session) -> None:
@@ -96,9 +100,9 @@ class Accounting:
         self._judging.answered(session, ledger, self._preset)
         # The closed session no longer changes, so its record may be written on demand. The budgets that the record
         # reports do change: where there are any, the record is written now.
-        live.written = cache(
-            partial(make_record, session, ledger, preset=self._preset.name, created_s=self._created_s)
-        )
+        shadow = None if self._shadow is None else self._shadow.ended(session, ledger)
+        record = partial(make_record, session, ledger, preset=self._preset.name, shadow=shadow)
+        live.written = cache(partial(record, created_s=self._created_s))
         if self._reservation is not None:
             live.written()
         for name, statistics in self._endpoints.items():

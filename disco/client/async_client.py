@@ -210,6 +210,8 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
             preset's `[power]` says. None: psutil, where it is installed. `False`: nothing is read. An object with a
             method `read()` that returns `disco.PowerReadings` is asked every few seconds, in a thread; a function
             that returns them is called in the event loop for each request, and must not block. See docs/power.md.
+        shadow: another preset, as `preset`. It plans every routed answer, too, and its plans are only recorded, in
+            `route.shadow`; `disco shadow` compares what they would have come to. See docs/shadow.md.
         on_route: called in the event loop with the route record of every finished answer. Must not block. May be
             a list of callables. An exception from one of them is logged and does not affect the answer. A
             `disco.RouteLog` writes the records to a file.
@@ -246,6 +248,7 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
         redact: Redact | None = None,
         speculate: Literal["auto", "always", "off"] = "off",
         power: PowerSource = None,
+        shadow: str | os.PathLike[str] | Preset | None = None,
         on_route: OnRoute | None = None,
         api_key: str | Callable[[], Awaitable[str]] | None = None,
         base_url: str | httpx2.URL | None = _UNSET,
@@ -279,6 +282,7 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
             redact=redact,
             speculate=speculate,
             power=power,
+            shadow=shadow,
             on_route=on_route,
         )
         sdk = {

@@ -22,7 +22,15 @@ from disco.request import Request
 from disco.session.machine import Session, SessionConfig
 from disco.session.switching.answer_lengths import AnswerLengths
 
-__all__ = ["PlannedAnswer", "PlanningView", "as_asked", "prepare", "with_heir_prompts"]
+__all__ = [
+    "PlannedAnswer",
+    "PlanningView",
+    "as_asked",
+    "is_judgeable",
+    "pace_of",
+    "prepare",
+    "with_heir_prompts",
+]
 
 COUNT_WITHIN_S = 0.03  # time for the devices to count a prompt; every reader of a divided answer waits for it
 CONNECT_S = 1.5  # time to connect if another endpoint may serve; a lost packet is sent again after 1 s
@@ -113,7 +121,7 @@ async def with_heir_prompts(
     Returns:
         The features, and the refined prompt, if the preset asks for one.
     """
-    pace = _pace(features, preset, options)
+    pace = pace_of(features, preset, options)
     if pace is None or options.migrate is False:
         return features, None
     features = replace(features, divided_at_tps=pace.tps)
@@ -150,7 +158,7 @@ def prepare(
         BudgetExceededError: the budget has nothing left for the only endpoints that may serve the request.
     """
     by_name = {c.name: c for c in view.candidates}
-    pace = _pace(features, preset, options)
+    pace = pace_of(features, preset, options)
     resting, probing = view.watch.look(view.now, view.offline)
     plan = view.dispatcher.plan(
         features,
@@ -175,8 +183,7 @@ def prepare(
             prompt_tokens=features.prompt_tokens,
             urgent=options.budget_class == "urgent",
         )
-    # Thoughts have log probabilities of their own; a class is scored without them.
-    is_text = features.may_migrate and ("reasoning" not in features.needs or bool(request.classes))
+    is_text = is_judgeable(request, features)
     plan, judge = view.judging.judged(
         plan, request, preset, options, view.model_of, is_text=is_text, streams=features.stream
     )
@@ -211,7 +218,13 @@ def prepare(
     return PlannedAnswer(request, plan, session)
 
 
-def _pace(features: Features, preset: Preset, options: RequestOptions) -> Pace | None:
+def is_judgeable(request: Request, features: Features) -> bool:
+    """Return whether log probabilities say something about the answer: it is plain text, or a class."""
+    # Thoughts have log probabilities of their own; a class is scored without them.
+    return features.may_migrate and ("reasoning" not in features.needs or bool(request.classes))
+
+
+def pace_of(features: Features, preset: Preset, options: RequestOptions) -> Pace | None:
     """Return the reading pace. None for programs, which read no text: they wait for tool calls or a JSON document."""
     wanted = preset.playback.pace_tps if options.pace_tps is None else options.pace_tps
     is_read = features.stream and features.needs.isdisjoint({"tools", "json_schema"})

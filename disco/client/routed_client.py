@@ -251,6 +251,7 @@ def _router(settings: ClientSettings, *, has_server: bool) -> Router:
         state=settings.state,
         speculate=settings.speculate,
         power=settings.power,
+        shadow=settings.shadow,
     )
 
 

@@ -18,17 +18,18 @@ from disco.client.answer_judging import Judging
 from disco.client.background_probes import BackgroundProbes
 from disco.client.endpoint_catalog.catalog import CatalogEntry, EndpointCatalog
 from disco.client.endpoint_catalog.client_endpoints import AnyTier, ClientEndpoints, Hosting
+from disco.client.endpoint_catalog.dispatchers import Dispatchers
 from disco.client.endpoint_catalog.local_servers import LocalServer
 from disco.client.endpoint_catalog.pairs import Speculate, drafting_of, questions
-from disco.client.endpoint_catalog.statistics import EndpointStatistics, make_room
 from disco.client.learnt.learnt_state import LearntState, store_in
 from disco.client.live_driver import LiveSession
 from disco.client.planning import PlanningView, as_asked, prepare, with_heir_prompts
 from disco.client.power_watch import PowerSource, PowerWatch
 from disco.client.request_options import NO_OPTIONS, RequestOptions
+from disco.client.shadow.shadow_preset import Shadow
 from disco.cost.budget_reservation import BudgetReservation
 from disco.cost.token_bounds import most_prompt_tokens
-from disco.dispatch import Dispatcher, Features, Preset, features_of, load_preset
+from disco.dispatch import Features, Preset, features_of, load_preset
 from disco.dispatch.breakers.endpoint_health import Health
 from disco.dispatch.eligibility import is_within
 from disco.dispatch.presets import with_limits
@@ -79,6 +80,7 @@ class Router:
         state: str | os.PathLike[str] | bool | None = None,
         speculate: Speculate = "off",
         power: PowerSource = None,
+        shadow: str | os.PathLike[str] | Preset | None = None,
         seed: int | None = None,
     ) -> None:
         """See `AsyncDisco` for the arguments; `seed` fixes the random choices of dispatch."""
@@ -91,7 +93,6 @@ class Router:
         )
         self.statistics = self.catalog.statistics
         self._reporter = Reporter(on_route)
-        self._rng = np.random.default_rng(seed)
         self._presets: dict[str, Preset] = {}
         self.health = Health()
         self.database = database_of(state)
@@ -99,7 +100,8 @@ class Router:
         store = store_in(self.database, store_of(histories))
         self.judging = Judging(store)
         self._refused: set[object] = set()
-        self._dispatchers: dict[Any, tuple[Dispatcher, EndpointStatistics | None]] = {}
+        self._dispatchers = Dispatchers(self.catalog, np.random.default_rng(seed))
+        self._shadow = None if shadow is None else Shadow(shadow, budget, self.catalog, seed=seed)
         self._host = BackgroundTasks()
         parts = self.statistics, self.health, self.judging.book, self._host
         self.learnt = LearntState(self.database, store, *parts, on_news=self._refit)
@@ -256,7 +258,7 @@ class Router:
             served={c.name: can.features for c, can in zip(candidates, able, strict=True)},
             known=[name for name, statistics in known.items() if self.catalog.knows(statistics)],
             offline=[m.name for m in members if not m.endpoint.has_route],
-            dispatcher=self._dispatcher(preset, members, known, candidates, model),
+            dispatcher=self._dispatchers.of(preset, members, known, candidates, model),
             watch=watch,
             reservation=reservation,
             lengths=self.statistics.answer_lengths(),
@@ -264,6 +266,12 @@ class Router:
             model_of=lambda name: by_name[name].answers_with(model),
             now=now,
             power=power,
+        )
+        shadow = self._shadow
+        beside = (
+            None
+            if shadow is None
+            else shadow.beside(request, features, options, view, members, known, local_only=local_only)
         )
         planned = prepare(request, features, refined, preset, options, view, max_retries=max_retries)
         log_plan(planned.plan, preset=preset.name, model=model, prompt_tokens=features.prompt_tokens)
@@ -283,10 +291,13 @@ class Router:
             probes=None if features.local_only else self._probes,
             members=endpoints,
             model=model,
+            shadow=beside,
         )
         live = accounting.live = LiveSession(planned.session, endpoints, planned.request, on_done=accounting)
         with report.current():
             await self._host.start(live.run)
+        if beside is not None:
+            beside.plan()  # now that the real attempts are under way
         for ask in questions(m.endpoint for m in within):
             self._host.start_soon(ask)
         return live
@@ -357,36 +368,7 @@ class Router:
             self._presets[options.preset] = load_preset(options.preset)
         return self._presets[options.preset]
 
-    def _dispatcher(
-        self,
-        preset: Preset,
-        members: Sequence[CatalogEntry],
-        known: Mapping[str, EndpointStatistics],
-        candidates: Sequence[Candidate],
-        model: str,
-    ) -> Dispatcher:
-        """Return the dispatcher that plans under this preset, with the TTFT of the cheapest endpoint that has one."""
-        rates = {c.name: (c.rates.cost_out, c.rates.cost_in) for c in candidates}
-        timed = min(
-            (m for m in members if known[m.name].ttft is not None and not m.standby),
-            key=lambda m: rates[m.name],
-            default=None,
-        )
-        where = None if timed is None else (timed.name, timed.address)
-        key = (id(preset), where, model)  # by id: presets are kept here, and two may have the same name
-        found = self._dispatchers.get(key)
-        if found is None:
-            statistics = None if timed is None else known[timed.name]
-            seen = None if statistics is None else statistics.ttft
-            ttft = self.catalog.server.ttft() if seen is None else seen.snapshot()
-            make_room(self._dispatchers)
-            learnt, rng = self.statistics, self._rng
-            answers = learnt.lengths_up_to
-            dispatcher = Dispatcher(preset, lengths=learnt.prompts, ttft=ttft, rng=rng, answers=answers)
-            found = self._dispatchers[key] = dispatcher, statistics
-        return found[0]
-
     def _refit(self) -> None:
-        for dispatcher, statistics in self._dispatchers.values():
-            if statistics is not None and statistics.ttft is not None:
-                dispatcher.refit(self.statistics.prompts, statistics.ttft.snapshot())
+        self._dispatchers.refit()
+        if self._shadow is not None:
+            self._shadow.refit()

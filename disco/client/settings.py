@@ -53,6 +53,7 @@ class ClientSettings:
     redact: Redact | None = None
     speculate: Literal["auto", "always", "off"] = "off"
     power: PowerSource = None
+    shadow: str | os.PathLike[str] | Preset | None = None
     on_route: OnRoute | None = None
 
     @classmethod

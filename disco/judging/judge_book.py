@@ -57,6 +57,12 @@ class JudgeBook:
             self._saved[key] = history.seen
         return history
 
+    def scores_of(self, task: str, model: str) -> int:
+        """Return how many scores of free answers or classes are kept for a task and a model; makes no history."""
+        kept = [len(h) for key, h in self._histories.items() if (key.task, key.model) == (task, model)]
+        stored = [len(s.scores) for key, s in self._stored.items() if (key.task, key.model) == (task, model)]
+        return max((*kept, *stored), default=0)
+
     def exits(self, key: HistoryKey, kind: SequenceConfidence, capacity: int) -> ExitHistory:
         """Return the history of a key whose answers may go up before they are complete; see `history`."""
         exits = self._exits.get(key)

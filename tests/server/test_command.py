@@ -153,6 +153,7 @@ TIER = "--tier http://127.0.0.1:8699/v1 its-model"
         ("--policy private --redact json:no_such_name", {}, "'json' has no 'no_such_name'"),
         ("--policy private --redact json", {}, "MODULE:FUNCTION"),
         ("--policy private --redact json:__name__", {}, "redact is a str"),
+        ("--policy private --shadow cheap", {}, "--record"),
         ("--policy private --histories {preset}/x", {}, "there is no folder"),
         # The file of the last run is read and written: only the preset is wrong.
         ("--policy privat --histories {preset}", {}, "^disco: no preset is called 'privat'"),

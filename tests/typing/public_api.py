@@ -42,6 +42,7 @@ def constructions(preset: Preset, profile: DeviceProfile, server: ServerProfile)
         AsyncDisco(
             tiers=[disco.Tier(base_url="http://b/v1", model="m", reach="own", price=(0, 0)), endpoint],
             histories=Path("histories.json"),
+            shadow=preset,
             state=False,
             default_options={"reach": "own", "task": "triage", "classes": ["spam", "ham"], "judge": "whole"},
         ),

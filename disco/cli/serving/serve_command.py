@@ -48,6 +48,10 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
             "--isolation is for a local model, but --local none asks for none: leave one of them out"
         )
     prompt_cache = _prompt_cache(arguments)
+    if arguments.shadow is not None and arguments.record is None:
+        raise ConfigurationError(
+            "--shadow writes only into route records: name a file for them with --record"
+        )
     check_output(arguments, record=arguments.record, histories=arguments.histories, state=arguments.state)
     from disco.client import AsyncDisco, RouteLog  # noqa: PLC0415 - `disco --help` needs no model
     from disco.endpoints.llamacpp.batching.engine_endpoint import EngineEndpoint  # noqa: PLC0415 - as above
@@ -81,6 +85,7 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
                     else EngineEndpoint(engine, name=short_name(arguments.verify)),
                     isolation=arguments.isolation or "thread",
                     preset=arguments.preset,
+                    shadow=arguments.shadow,
                     on_route=on_route,
                     tiers=_tiers(arguments.tier),
                     backups=_backups(arguments.backup),

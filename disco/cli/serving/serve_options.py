@@ -49,6 +49,11 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
         "--preset", "--policy", default="balanced", help="a preset's name or file (default: balanced)"
     )
     parser.add_argument(
+        "--shadow",
+        metavar="PRESET",
+        help="record, with --record, what this other preset would have done, without doing it; see docs/shadow.md",
+    )
+    parser.add_argument(
         "--tier",
         nargs="+",
         action="append",

@@ -22,6 +22,7 @@ from disco.session.records.route_record import (
     RouteRecord,
     SegmentRecord,
 )
+from disco.session.records.shadow_record import ShadowRecord
 from disco.session.session_config import Judgement, RunningMigration
 
 __all__ = ["make_record"]
@@ -35,7 +36,12 @@ def _word(reason: str | None) -> str | None:
 
 
 def make_record(
-    session: Session, ledger: Ledger, *, preset: str, created_s: float | None = None
+    session: Session,
+    ledger: Ledger,
+    *,
+    preset: str,
+    created_s: float | None = None,
+    shadow: ShadowRecord | None = None,
 ) -> RouteRecord:
     """Make the route record of a closed session.
 
@@ -44,6 +50,7 @@ def make_record(
         ledger: what was charged for the session, with the rates of all its candidates.
         preset: the preset's name.
         created_s: when the request came, Unix time in seconds; the session itself has no clock.
+        shadow: what another preset would have done.
     """
     t0 = session.started_at
     generated = tuple((at - t0, tokens) for at, tokens in session.transcript.generated)
@@ -75,6 +82,7 @@ def make_record(
         judgements=_judgements(session),
         assist=assist_record(session),
         power=session.plan.power,
+        shadow=shadow,
     )
 
 

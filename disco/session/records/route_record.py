@@ -21,6 +21,7 @@ from disco.plan import BudgetCut, CoolDown, Power
 from disco.session.attempt.attempt_state import AttemptOutcome
 from disco.session.records.assist_record import AssistRecord
 from disco.session.records.attempt_record import AttemptRecord
+from disco.session.records.shadow_record import ShadowRecord
 from disco.session.switching.failover_rule import has_replaced
 
 __all__ = [
@@ -200,6 +201,7 @@ class RouteRecord:
         assist: how the answer was divided between a writer and its heir; None under a policy that divides no answers.
         power: the state of this machine that the answer was planned in, and what followed; see `Power`. None where
             nothing was asked about it.
+        shadow: what another preset would have done; None without shadow mode.
     """
 
     created_s: float | None
@@ -225,6 +227,7 @@ class RouteRecord:
     judgements: tuple[JudgementRecord, ...] = ()
     assist: AssistRecord | None = None
     power: Power | None = None
+    shadow: ShadowRecord | None = None
 
     if not TYPE_CHECKING:  # hidden from type checkers, so that they report the old names
 
@@ -307,6 +310,7 @@ class RouteRecord:
             "power": None if self.power is None else asdict(self.power),
             "pace": _to_json_types(self.pace),
             "ledger": self.ledger.to_dict(),
+            "shadow": None if self.shadow is None else self.shadow.to_dict(),
         }
         if timelines:
             record["generated"] = _timeline(self.generated)

@@ -1,0 +1,1 @@
+"""`disco shadow`: what the other preset of a recording in shadow mode would have come to."""

@@ -1,0 +1,146 @@
+"""A comparison in words and tables: what happened, what would have happened, and how that is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from disco.replay.report.findings import number
+from disco.replay.report.terminal_tables import TableData
+from disco.replay.shadow.shadow_figures import Comparison, Interval, Side
+from disco.session.records.shadow_record import BASES, Basis
+
+__all__ = ["left_out_line", "notes", "sentence", "tables"]
+
+_NOTHING_S = 5e-4  # a smaller difference of first words is called none
+
+
+def sentence(one: Comparison) -> str:
+    """Return the finding: cost and first word under the other preset, and what of that is measured."""
+    cost, ttft = one.cost_ratio, one.ttft_mean_s
+    parts = []
+    if math.isnan(cost.value):
+        parts.append(f"would have cost {number(one.other.cost_usd * 1000)} USD per 1,000")
+    else:
+        parts.append(f"would have cost {_change(cost)}")
+    head = f"Under {one.shadow!r}, {one.answers:,} answers {parts[0]}"
+    if one.is_cascade:
+        first = f"{head} if none of them rose; the first tier's first word comes {_later(ttft)}, its verdict after that"
+        if one.rises is None or one.rise_usd is None:
+            return f"{first}. How many would have risen is not known: no scores were asked for."
+        more = one.other.cost_usd + one.rise_usd
+        return (
+            f"{first}. With the {_percent(one.rises)} of each tier that its rule hands up: about "
+            f"{number(more * 1000)} USD per 1,000 answers instead of {number(one.real.cost_usd * 1000)} (expected)."
+        )
+    return f"{head}, first word {_later(ttft)} ({_how_known(one.ttft_from)})."
+
+
+def tables(one: Comparison) -> list[TableData]:
+    """Return the figures of both presets, and how each number is known."""
+    real, other = one.real, one.other
+    title = f"{one.preset} as it was, and {one.shadow} as it would have been · {one.answers:,} answers"
+    rows = (
+        (
+            "first token, mean s",
+            number(real.ttft_mean_s),
+            number(other.ttft_mean_s),
+            _signed(one.ttft_mean_s),
+        ),
+        ("first token, P50 s", number(real.ttft_p50_s), number(other.ttft_p50_s), _signed(one.ttft_p50_s)),
+        ("first token, P99 s", number(real.ttft_p99_s), number(other.ttft_p99_s), _signed(one.ttft_p99_s)),
+        ("USD per 1,000 answers", _usd(real), _usd(other), _times(one.cost_ratio)),
+        ("starts per answer", number(real.starts), number(other.starts), ""),
+        ("answers that migrated", _percent(real.moved), _percent(other.moved), ""),
+        *(
+            (f"first token by {name}", _percent(share), _percent(other.first.get(name, 0.0)), "")
+            for name, share in real.first.items()
+        ),
+    )
+    known = tuple(
+        (name, *(_percent(shares[basis]) for basis in BASES))
+        for name, shares in (("first token", one.ttft_from), ("cost", one.cost_from))
+    )
+    return [
+        TableData(title, ("", one.preset, one.shadow, "difference [95 %]"), rows),
+        TableData("Where the numbers of the other preset come from", ("", *BASES), known),
+    ]
+
+
+def notes(one: Comparison) -> list[str]:
+    """Return what a reader must know about the figures."""
+    differ = one.differ
+    where = ", ".join(
+        f"{differ.get(name, 0):,} in {words}"
+        for name, words in (
+            ("starts", "their starts"),
+            ("migrations", "their migrations"),
+            ("pace_tps", "the reader's pace"),
+        )
+    )
+    out = [f"Plans that differ: {differ['any']:,} of {one.answers:,} ({where})."]
+    if not math.isnan(one.run_ttft_s):
+        cost = (
+            ""
+            if math.isnan(one.run_cost)
+            else f", their cost is {_percent(one.run_cost)} of what was charged"
+        )
+        out.append(
+            f"Check: the real plans, run in the same way, have their first token {one.run_ttft_s:+.3f} s from when it "
+            f"came{cost}."
+        )
+    if one.ttft_from["assumed"] > 0:
+        out.append(
+            f"{_percent(one.ttft_from['assumed'])} of the first tokens rest on a profile that nothing has confirmed: "
+            "ask the endpoint that was never asked a few times, and record again."
+        )
+    return out
+
+
+def left_out_line(left_out: Mapping[str, int]) -> str | None:
+    """Return which answers were left out, and why; None where none was."""
+    if not left_out:
+        return None
+    reasons = ", ".join(f"{count:,} ({why})" for why, count in left_out.items())
+    return f"Left out: {reasons}."
+
+
+def _how_known(shares: Mapping[Basis, float]) -> str:
+    parts = [f"{_percent(shares[basis])} {basis}" for basis in BASES if shares[basis] > 0]
+    return ", ".join(parts)
+
+
+def _change(ratio: Interval) -> str:
+    low, value, high = (one - 1.0 for one in (ratio.low, ratio.value, ratio.high))
+    if abs(value) < 0.005:
+        return f"the same ({_percent(low, signed=True)} to {_percent(high, signed=True)})"
+    if value < 0:
+        return f"{_percent(-value)} less ({_percent(-high)} to {_percent(-low)})"
+    return f"{_percent(value)} more ({_percent(low)} to {_percent(high)})"
+
+
+def _later(ttft: Interval) -> str:
+    if abs(ttft.value) < _NOTHING_S:
+        return "at the same time"
+    if ttft.value > 0:
+        return f"{ttft.value:.2f} s later ({ttft.low:.2f} to {ttft.high:.2f})"
+    return f"{-ttft.value:.2f} s earlier ({-ttft.high:.2f} to {-ttft.low:.2f})"
+
+
+def _signed(figure: Interval) -> str:
+    return f"{figure.value:+.3f} [{figure.low:+.3f}, {figure.high:+.3f}]"
+
+
+def _times(ratio: Interval) -> str:
+    if math.isnan(ratio.value):
+        return "–"
+    return f"{ratio.value:.3f}× [{ratio.low:.3f}, {ratio.high:.3f}]"
+
+
+def _usd(side: Side) -> str:
+    return number(side.cost_usd * 1000)
+
+
+def _percent(share: float, *, signed: bool = False) -> str:
+    text = f"{share * 100:+.0f} %" if signed else f"{share * 100:.0f} %"
+    return text.replace("-", "−")
