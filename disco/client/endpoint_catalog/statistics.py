@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from disco.client.endpoint_catalog.silences import Silences
 from disco.endpoints.contract import Capabilities
 from disco.plan import READING_SPARE, TTFT_QUANTILES, Candidate, Reach
 from disco.profiles import Empirical, Lengths, LengthsProfile, Rolling, RollingLine
@@ -56,6 +57,7 @@ class EndpointStatistics:
         is_measured: whether the line is from a profile of this device, and not assumed.
         starts: how many starts the line was learnt from here.
         keep: takes each new observation, for the state file; None: there is none.
+        silences: how long it is silent.
     """
 
     ttft: Rolling | None = None
@@ -66,6 +68,7 @@ class EndpointStatistics:
     is_measured: bool = True
     starts: int = 0
     keep: Keep | None = field(default=None, repr=False)
+    silences: Silences = field(default_factory=Silences)
     _spaced: tuple[float, ...] = ()
     _spaced_at: int = 0  # how many observations `_spaced` was computed from
 
@@ -99,6 +102,8 @@ class EndpointStatistics:
             ttft_quantiles=ttft_quantiles,
             load_s=0.0 if able.ready else self._load_left_s(able.loading_s or 0.0),
             loads=able.loads,
+            silence_s=self.silences.silence_s(),
+            slow_start=self._slow_start(overhead_s),
             queue_s=(able.waiting or 0) * self.turn_s,
             decode_tps=self.decode_tps,
             continues=able.continues,
@@ -125,6 +130,11 @@ class EndpointStatistics:
         if able.load_s is not None:
             self.load_s = able.load_s
 
+    def _slow_start(self, overhead_s: float) -> float | None:
+        """Return `Candidate.slow_start`. Of a server the times are known, not multiples of the time in a plan."""
+        slow = self.silences.slow_start()
+        return slow if slow is None or self.line is not None else slow / max(overhead_s, 1e-3)
+
     def _quantiles(self, known: Empirical) -> tuple[float, ...]:
         """Return the quantiles of the TTFT; computed after each of the first observations, then at every refit."""
         assert self.ttft is not None
@@ -148,6 +158,7 @@ class EndpointStatistics:
 
     def learn(self, state: AttemptState) -> None:
         """Learn from one attempt of a finished answer."""
+        self.silences.learn(state, by_line=self.line is not None)
         over_at = (
             state.ended_at if state.prompt_read is None else state.prompt_read[0]
         )  # a follower only waits then
