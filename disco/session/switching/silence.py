@@ -124,11 +124,17 @@ class SilenceControl:
         self._race.open(heir.name, Role.HEDGE, Prefix(), now, out)
 
     def won(self, winner: AttemptState, now: float) -> None:
-        """Tell the watch, before the losers are stopped, who was silent until a hedge wrote."""
+        """Tell the watch, before the losers are stopped, who was silent until a hedge wrote.
+
+        The answer does not move there any more. That an empty role chunk has come makes the endpoint reachable.
+        """
         if winner.role is not Role.HEDGE:
             return
         for loser in self._attempts.states:
-            if loser.active and loser.doubted_at is not None and loser is not winner and not loser.held:
+            if loser is winner or not loser.active or loser.doubted_at is None:
+                continue
+            self._migration.has_failed(loser.candidate.name)
+            if not loser.held:
                 self._attempts.too_silent(loser, self._stalled(loser, FailureKind.TIMEOUT, now), now)
 
     # ------------------------------------------------------------------ in mid-answer
