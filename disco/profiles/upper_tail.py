@@ -4,17 +4,20 @@ A single gap's quantile says little about an answer, which has hundreds of gaps 
 is one number per answer, its longest gap (a block maximum), and the question is which silence a healthy answer
 exceeds with probability p at most.
 
-Let X_(k) be the time that the largest share t of the sample exceeds. Above it, the tail is taken to fall no more
-slowly than a power, `P(X > x) = t·(x/X_(k))^(-1/ξ)`, and ξ is the mean of `ln(x/X_(k))` over that share (the Hill
-estimator; a time that is only known to be longer than x counts as in `Rolling`, by Kaplan and Meier). Then
+Let X_(k) be the time that the k = 10 largest of the sample exceed, a share t of it. Above it, the tail is taken to
+fall no more slowly than a power, `P(X > x) = t·(x/X_(k))^(-1/ξ)`, and ξ is the mean of `ln(x/X_(k))` over that share
+(the Hill estimator; a time that is only known to be longer than x counts as in `Rolling`, by Kaplan and Meier). Then
 
     x_p = X_(k)·(t/p)^ξ          (Weissman's estimator)
 
 A power is the heaviest of the usual tails: where the real tail is lighter, x_p is too long, which costs waiting and
-not a false alarm. ξ is not taken to be smaller than `LEAST_XI`, so a sample without any spread is not trusted
-either; and with k observations above X_(k) its standard error is ξ/√k, one of which is added. The result is never
-below the sample's own quantile, so that a single long time counts at once, in full: after a largest of n recent
-times, the next one is longer with probability 1/(n+1) only.
+not a false alarm. ξ has the standard error ξ/√k, one of which is added. Before that it is kept within `XI`: a sample
+without any spread is not trusted, and a tail without a variance (ξ > 1/2) is not believed.
+
+A server's gaps are of several kinds (alone, or beside a prompt that is being read), and the rarest kind decides, of
+which the 10 largest may hold only one or two. So x_p is also no shorter than the same formula gives from the largest
+alone (k = 1) with the least ξ. After the largest of n recent times, the next one is longer with probability 1/(n+1)
+only, but that is more than p. So a single long time counts at once and in full, for as long as it is remembered.
 """
 
 from __future__ import annotations
@@ -29,9 +32,8 @@ from disco.profiles.rolling_distribution import Rolling
 __all__ = ["UpperTail"]
 
 FEWEST: Final = 20  # observations before anything is said
-LEAST_XI: Final = 0.12
-_SHARE: Final = 0.1  # of the sample that the tail is fitted to
-_LEAST_IN_TAIL: Final = 8  # observations; of a small sample, the tail is a larger share
+XI: Final = 0.2, 0.5
+_IN_TAIL: Final = 10  # observations that the tail is fitted to; of a small sample, the larger half
 _STEPS: Final = 16  # quantiles that the mean over the tail is computed from
 
 
@@ -93,12 +95,13 @@ class UpperTail:
 
     def _extrapolated(self, p: float) -> float:
         sample, weight = self.times.snapshot(), self.times.weight
-        share = min(max(_SHARE, _LEAST_IN_TAIL / weight), 0.5)
+        share = min(_IN_TAIL / weight, 0.5)
         own = float(sample.quantile(1.0 - p))
         if p >= share:
             return own
         levels = 1.0 - share + share * (np.arange(_STEPS) + 0.5) / _STEPS
         from_s = max(float(sample.quantile(1.0 - share)), 1e-4)
-        xi = max(float(np.log(np.maximum(sample.quantile(levels) / from_s, 1.0)).mean()), LEAST_XI)
-        xi *= 1.0 + 1.0 / math.sqrt(share * weight)
-        return float(max(own, from_s * (share / p) ** xi))
+        hill = float(np.log(np.maximum(sample.quantile(levels) / from_s, 1.0)).mean())
+        xi = min(max(hill, XI[0]), XI[1]) * (1.0 + 1.0 / math.sqrt(share * weight))
+        from_largest_s = own * max(1.0, 1.0 / (weight * p)) ** XI[0]
+        return float(max(from_largest_s, from_s * (share / p) ** xi))
