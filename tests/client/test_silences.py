@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from disco.client.endpoint_catalog.silences import EARNED, MOST_DOUBTS, Silences
+from disco.client.endpoint_catalog.silences import EARNED, MOST_DOUBTS, Silences, observations
 from disco.client.endpoint_catalog.statistics import EndpointStatistics
 from disco.endpoints.contract import Capabilities
 from disco.errors import FailureKind
 from disco.events import Usage
 from disco.plan import Candidate
-from disco.profiles import Rolling, RollingLine
+from disco.profiles import Empirical, Rolling, RollingLine
 from disco.profiles.upper_tail import FEWEST
 from disco.rates import Rates
 from disco.request import Prefix
@@ -32,7 +32,13 @@ def attempt(candidate: Candidate = SERVER, **facts) -> AttemptState:
 
 
 def learnt(state: AttemptState, *, by_line: bool = False) -> list[tuple[str, float]]:
-    return [(kind, pytest.approx(value)) for kind, value in Silences().learn(state, by_line=by_line)]
+    return [(kind, pytest.approx(value)) for kind, value in observations(state, by_line=by_line)]
+
+
+def learn(known: Silences, state: AttemptState) -> None:
+    known.count(state)
+    for kind, value in observations(state, by_line=False):
+        known.observe(kind, value)
 
 
 STALLED = {"failure": FailureKind.STALLED, "outcome": AttemptOutcome.FAILED, "ended_at": 6.0}
@@ -42,14 +48,14 @@ UNHEARD = {"first_content_at": None, "tokens": 0, "longest_gap_s": 0.0, "last_at
 @pytest.mark.parametrize(
     ("facts", "seen"),
     [
-        ({}, [("gap", 0.1), ("start", 0.5)]),
-        ({"tokens": 5}, [("start", 0.5)]),  # too short to say anything
-        (STALLED, [("gap", 0.1)]),  # a stall is no gap
-        ({**STALLED, "doubted_at": 3.0}, [("gap_over", 4.0)]),  # its heir wrote first
-        ({"doubted_at": 3.0, "longest_gap_s": 1.5}, [("gap", 1.5), ("start", 0.5)]),  # it came back
-        ({"outcome": AttemptOutcome.CANCELLED, "ended_at": 2.5}, [("gap_over", 0.5)]),
-        ({"outcome": AttemptOutcome.CANCELLED, "ended_at": 2.05}, [("gap", 0.1)]),
-        ({**UNHEARD, "outcome": AttemptOutcome.LOST}, [("start_over", 2.0)]),
+        ({}, [("gap_s", 0.1), ("late_start", 0.5)]),
+        ({"tokens": 5}, [("late_start", 0.5)]),  # too short to say anything
+        (STALLED, [("gap_s", 0.1)]),  # a stall is no gap
+        ({**STALLED, "doubted_at": 3.0}, [("gap_above_s", 4.0)]),  # its heir wrote first
+        ({"doubted_at": 3.0, "longest_gap_s": 1.5}, [("gap_s", 1.5), ("late_start", 0.5)]),  # it came back
+        ({"outcome": AttemptOutcome.CANCELLED, "ended_at": 2.5}, [("gap_above_s", 0.5)]),
+        ({"outcome": AttemptOutcome.CANCELLED, "ended_at": 2.05}, [("gap_s", 0.1)]),
+        ({**UNHEARD, "outcome": AttemptOutcome.LOST}, [("late_start_above", 2.0)]),
         ({**UNHEARD, "outcome": AttemptOutcome.FAILED, "failure": FailureKind.TIMEOUT}, []),
     ],
 )
@@ -58,11 +64,11 @@ def test_what_is_learnt_of_a_server(facts, seen):
 
 
 def test_a_devices_start_is_compared_with_the_time_that_its_prompt_should_take():
-    assert learnt(attempt(DEVICE), by_line=True) == [("gap", 0.1), ("start", 0.5 / (0.1 + 90 / 100))]
+    assert learnt(attempt(DEVICE), by_line=True) == [("gap_s", 0.1), ("late_start", 0.5 / (0.1 + 90 / 100))]
     slow = replace(DEVICE, slow_start=2.0)
     lost = attempt(slow, **UNHEARD, outcome=AttemptOutcome.LOST, doubted_at=1.0)
-    assert learnt(lost, by_line=True) == [("start_over", 2.0 * 2.0 / 1.0)]
-    assert learnt(attempt(replace(DEVICE, load_s=1.0)), by_line=True) == [("gap", 0.1)], "a cold start"
+    assert learnt(lost, by_line=True) == [("late_start_above", 2.0 * 2.0 / 1.0)]
+    assert learnt(attempt(replace(DEVICE, load_s=1.0)), by_line=True) == [("gap_s", 0.1)], "a cold start"
 
 
 def test_before_there_is_data_a_candidate_has_no_limits_and_afterwards_it_has():
@@ -92,11 +98,11 @@ def test_doubts_are_few_and_are_earned_by_answers():
     """However often it is doubted: after the first few, at most one answer in ten."""
     known, doubts = Silences(), 0
     for _ in range(FEWEST):
-        known.learn(attempt(), by_line=False)
+        learn(known, attempt())
     for _ in range(400):
         in_doubt = known.silence_s() is not None
         doubts += in_doubt
-        known.learn(attempt(doubted_at=1.0 if in_doubt else None), by_line=False)
+        learn(known, attempt(doubted_at=1.0 if in_doubt else None))
     assert doubts <= MOST_DOUBTS + 400 * EARNED
     assert doubts >= 400 * EARNED * 0.8
 
@@ -105,26 +111,28 @@ def test_a_server_that_is_slower_as_a_whole_is_believed_after_a_few_doubts():
     """Its heir always wins, so its gaps are never seen in full, until the doubts are used up."""
     known, doubts = Silences(), 0
     for _ in range(200):
-        known.learn(attempt(longest_gap_s=0.02), by_line=False)
+        learn(known, attempt(longest_gap_s=0.02))
     for _ in range(200):
         limit_s = known.silence_s()
         if limit_s is not None and limit_s < 3.0:  # a gap of 3 s, which an heir cuts short after 0.1 s
             doubts += 1
-            known.learn(
-                attempt(**{**STALLED, "doubted_at": 2.0 + limit_s, "ended_at": 2.1 + limit_s}), by_line=False
-            )
+            learn(known, attempt(**{**STALLED, "doubted_at": 2.0 + limit_s, "ended_at": 2.1 + limit_s}))
         else:
-            known.learn(attempt(longest_gap_s=3.0), by_line=False)
+            learn(known, attempt(longest_gap_s=3.0))
     assert doubts <= MOST_DOUBTS + 2
     assert known.silence_s() > 3.0
 
 
-def test_what_was_observed_can_be_observed_again_elsewhere():
-    first, second = Silences(), Silences()
+def test_what_was_observed_can_be_recalled_elsewhere():
+    """As from the state file, with whatever kinds another version has written."""
+    first, second = (EndpointStatistics(ttft=Rolling(prior=Empirical.from_samples([0.4]))) for _ in range(2))
+    kept: list[tuple[str, float, float]] = []
+    first.keep = lambda *observation: kept.append(observation)
     for number in range(60):
-        facts = {"longest_gap_s": 0.05 + 0.001 * number, "first_content_at": 0.2 + 0.01 * number}
-        for kind, value in first.learn(attempt(**facts), by_line=False):
-            second.observe(kind, value)
-    second.observe("something else", 1.0)
-    assert first.silence_s() == second.silence_s()
-    assert first.slow_start() == second.slow_start()
+        first.learn(attempt(longest_gap_s=0.05 + 0.001 * number, first_content_at=0.2 + 0.01 * number))
+    first.learn(attempt(**{**STALLED, "doubted_at": 3.0}))
+    for observation in [*kept, ("something else", 1.0, 0.0)]:
+        second.recall(*observation)
+    able = Capabilities()
+    assert first.candidate("s", "any", Rates(), able) == second.candidate("s", "any", Rates(), able)
+    assert first.silences.silence_s() is not None

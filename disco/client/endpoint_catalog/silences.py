@@ -13,13 +13,12 @@ slower as a whole, the doubts are soon used up, its gaps are then seen in full, 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 from disco.plan import Candidate
 from disco.profiles import UpperTail
 from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState
 
-__all__ = ["Observation", "Silences"]
+__all__ = ["KINDS", "Observation", "Silences", "observations"]
 
 FALSE_ALARM_SHARE = 0.0005  # of healthy answers, that are silent for longer than `silence_s` says
 HEDGED_SHARE = 0.01  # of healthy answers, whose first token takes longer than `slow_start` says
@@ -27,8 +26,12 @@ LEAST_SILENCE_S = 0.1  # below, gaps say more about this machine than about an e
 FEWEST_TOKENS = 8  # the longest gap of a shorter answer says little about that of a long one
 EARNED, MOST_DOUBTS = 0.1, 5.0  # doubts that an answer earns, and the most that are kept
 
-Observation = tuple[Literal["gap", "gap_over", "start", "start_over"], float]
-"""A number that was learnt: a longest gap, s, or how late a first token was (`Silences.starts`); `_over`: at least."""
+Observation = tuple[str, float]
+"""A kind of `KINDS`, and the number."""
+
+KINDS = ("gap_s", "gap_above_s", "late_start", "late_start_above")
+"""What is observed: the longest gap of an answer, s, and how late a first token was (see `Silences.starts`); "above":
+only that it is longer is known."""
 
 
 @dataclass(slots=True)
@@ -46,11 +49,9 @@ class Silences:
     doubts_left: float = MOST_DOUBTS
 
     def observe(self, kind: str, value: float) -> None:
-        """Add one observation; see `Observation`. Of any other kind it is ignored."""
-        sample = {"gap": self.gaps, "start": self.starts}.get(kind.removesuffix("_over"))
-        if sample is None:
-            return
-        if kind.endswith("_over"):
+        """Add one observation of a kind in `KINDS`."""
+        sample = self.gaps if kind.startswith("gap") else self.starts
+        if "above" in kind:
             sample.observe_censored(value)
         else:
             sample.observe(value)
@@ -66,19 +67,20 @@ class Silences:
         """Return what one in a hundred of `starts` exceeds; None where too little is known, or no doubt is left."""
         return None if self.doubts_left < 1.0 else self.starts.exceeded_by(HEDGED_SHARE)
 
-    def learn(self, state: AttemptState, *, by_line: bool) -> list[Observation]:
-        """Learn from one attempt of a finished answer; return what was observed.
+    def count(self, state: AttemptState) -> None:
+        """Count the doubt that an attempt of a finished answer has cost, or what it has earned."""
+        change = EARNED if state.doubted_at is None else -1.0
+        self.doubts_left = min(MOST_DOUBTS, max(0.0, self.doubts_left + change))
 
-        Args:
-            state: the attempt.
-            by_line: the endpoint's time to first token depends on the prompt's length.
-        """
-        doubted = state.doubted_at is not None
-        self.doubts_left = min(MOST_DOUBTS, max(0.0, self.doubts_left + (-1.0 if doubted else EARNED)))
-        seen = [*_gap(state), *_start(state, by_line=by_line)]
-        for kind, value in seen:
-            self.observe(kind, value)
-        return seen
+
+def observations(state: AttemptState, *, by_line: bool) -> list[Observation]:
+    """Return what one attempt of a finished answer says about its endpoint's silences.
+
+    Args:
+        state: the attempt.
+        by_line: the endpoint's time to first token depends on the prompt's length.
+    """
+    return [*_gap(state), *_start(state, by_line=by_line)]
 
 
 def _gap(state: AttemptState) -> list[Observation]:
@@ -89,8 +91,8 @@ def _gap(state: AttemptState) -> list[Observation]:
         state.failure is not None and state.doubted_at is not None
     )
     if cut_short and was_silent_s > state.longest_gap_s:
-        return [("gap_over", was_silent_s)]
-    return [("gap", state.longest_gap_s)]
+        return [("gap_above_s", was_silent_s)]
+    return [("gap_s", state.longest_gap_s)]
 
 
 def _start(state: AttemptState, *, by_line: bool) -> list[Observation]:
@@ -101,19 +103,19 @@ def _start(state: AttemptState, *, by_line: bool) -> list[Observation]:
     if state.first_content_at is not None:
         took_s = max(0.0, state.first_content_at - from_at)
         if not by_line:
-            return [("start", took_s)]
+            return [("late_start", took_s)]
         if state.usage is None:
             return []
         read = state.usage.prompt_tokens - state.usage.cached_tokens - state.usage.probed[0]
-        return [("start", took_s / _expected_s(candidate, read))] if read > 0 else []
+        return [("late_start", took_s / _expected_s(candidate, read))] if read > 0 else []
     if state.ended_at is None or state.outcome is AttemptOutcome.FINISHED:
         return []
     took_s = max(0.0, state.ended_at - from_at)
     if not by_line:
-        return [("start_over", took_s)]
+        return [("late_start_above", took_s)]
     if state.doubted_at is None or candidate.slow_start is None:
         return []
-    return [("start_over", candidate.slow_start * took_s / max(state.doubted_at - from_at, 1e-3))]
+    return [("late_start_above", candidate.slow_start * took_s / max(state.doubted_at - from_at, 1e-3))]
 
 
 def _expected_s(candidate: Candidate, tokens: int) -> float:

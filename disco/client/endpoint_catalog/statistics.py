@@ -12,7 +12,8 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from disco.client.endpoint_catalog.silences import Silences
+from disco.client.endpoint_catalog import silences
+from disco.client.endpoint_catalog.silences import Silences, observations
 from disco.endpoints.contract import Capabilities
 from disco.plan import READING_SPARE, TTFT_QUANTILES, Candidate, Reach
 from disco.profiles import Empirical, Lengths, LengthsProfile, Rolling, RollingLine
@@ -158,7 +159,9 @@ class EndpointStatistics:
 
     def learn(self, state: AttemptState) -> None:
         """Learn from one attempt of a finished answer."""
-        self.silences.learn(state, by_line=self.line is not None)
+        self.silences.count(state)
+        for kind, value in observations(state, by_line=self.line is not None):
+            self.observe(kind, value)
         over_at = (
             state.ended_at if state.prompt_read is None else state.prompt_read[0]
         )  # a follower only waits then
@@ -221,6 +224,10 @@ def _learn_load(known: EndpointStatistics, load_s: float, _: float) -> None:
     known.load_s += NEW_WEIGHT * (load_s - known.load_s)
 
 
+def _learn_silence(kind: str) -> Callable[[EndpointStatistics, float, float], None]:
+    return lambda known, value, _: known.silences.observe(kind, value)
+
+
 KINDS: Final[Mapping[str, Callable[[EndpointStatistics, float, float], None]]] = {
     "ttft_s": _learn_ttft,
     "ttft_above_s": _learn_ttft_above,
@@ -228,6 +235,7 @@ KINDS: Final[Mapping[str, Callable[[EndpointStatistics, float, float], None]]] =
     "decode_tps": _learn_decode,
     "turn_s": _learn_turn,
     "load_s": _learn_load,
+    **{kind: _learn_silence(kind) for kind in silences.KINDS},
 }
 """What is observed of an endpoint, and what each observation changes. Live answers and the state file's observations
 of earlier ones go through these alike, so a new kind needs a line here, and an `observe` where it is measured."""
