@@ -236,6 +236,7 @@ class Disco(_Here):
             # It runs the device's file, so the file's chat template is the right one.
             continuation=Continuation(method="completions", template=str(self._server.gguf)),
             price=(0.15, 0.6),
+            state=False,  # each client knows what it is given, and nothing else
             timeouts=Timeouts(connect_s=CONNECT_S, first_content_s=SILENCE_S, gap_s=SILENCE_S),
             http_client=httpx2.AsyncClient(transport=self._witness),
         )
