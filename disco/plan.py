@@ -11,6 +11,7 @@ from disco.rates import Rates
 
 __all__ = [
     "FOLLOW_TOKENS",
+    "LEAST_SLOW_S",
     "OVER_CAP_TOKENS",
     "READING_SPARE",
     "READ_BATCH_TOKENS",
@@ -54,6 +55,9 @@ known: later tokens take longer, and the machine does other work."""
 OVER_CAP_TOKENS = 4
 """An endpoint that has written so many tokens more than its cap is known to ignore it. A chunk may hold several tokens,
 and some servers write one too many."""
+
+LEAST_SLOW_S = 0.1
+"""No first token is slow before this time, s: below, the times say more about this machine than about an endpoint."""
 
 TTFT_QUANTILES = 32
 """How many `Candidate.ttft_quantiles` a client gives where it knows the distribution."""
@@ -110,6 +114,10 @@ class Candidate:
         ttft_quantiles: evenly spaced quantiles of the time to first token beside prefill, s, not decreasing: of n
             quantiles, the first token takes no longer than number i (from 1) with probability i/n. Empty where only
             `overhead_s` is known.
+        silence_s: a healthy answer is hardly ever silent for longer than this in its middle, s; None where too little
+            is known.
+        slow_start: a first token hardly ever takes longer than so many times `overhead_s` and prefill; None where too
+            little is known.
         load_s: time until the model is loaded, before that, s; 0 when it is.
         loads: whether the model, where it is not loaded, is loaded from the request on, also while other endpoints
             write.
@@ -140,6 +148,8 @@ class Candidate:
     reading_spare: float = READING_SPARE
     overhead_s: float = 0.0
     ttft_quantiles: tuple[float, ...] = ()
+    silence_s: float | None = None
+    slow_start: float | None = None
     load_s: float = 0.0
     loads: bool = False
     queue_s: float = 0.0
@@ -181,6 +191,13 @@ class Candidate:
     def has_loaded_s(self, for_s: float) -> float:
         """Return which part of `load_s` is over `for_s` seconds later, s; never all of it: the model may be late."""
         return min(for_s, _LOADED * self.load_s) if self.loads else 0.0
+
+    def slow_first_token_s(self, tokens: int) -> float:
+        """Return how long a first token takes once it is slow, s, waits in a queue not counted; `inf`: not known."""
+        if self.slow_start is None:
+            return float("inf")
+        usual_s = self.overhead_s + tokens / self.prefill_tps
+        return self.load_s + max(self.slow_start * usual_s, LEAST_SLOW_S)
 
     def answer_s(self, prompt_tokens: int, answer_tokens: int) -> float:
         """Return the expected time to the end of an answer of that length, s."""
@@ -345,6 +362,8 @@ class Plan:
         starts: at least one; the earliest need not come first.
         fallbacks: endpoints that may replace a failed one, in order of preference; never an endpoint that the request
             may not use.
+        heirs: endpoints that may start because another one is silent for longer than it nearly ever is, in order of
+            preference; a silence is a failure only later. Never an endpoint that the preset spares.
         migrations: by name of the writing endpoint, the migration that it allows; an endpoint that is missing keeps
             the answer.
         order: "auto" pauses a source that can pause at the cut, lets it go on if the target is late, and stops another
@@ -372,6 +391,7 @@ class Plan:
     assist: Assist | None = None
     undivided: str | None = None
     power: Power | None = None
+    heirs: tuple[str, ...] = ()
 
     def loading(self, candidates: Mapping[str, Candidate]) -> list[str]:
         """Return the endpoints named here whose models are to be loaded from the request on."""

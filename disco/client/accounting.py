@@ -13,10 +13,11 @@ from disco.client.endpoint_catalog.statistics import EndpointStatistics, Statist
 from disco.client.live_driver import LiveSession
 from disco.client.shadow.shadow_answer import ShadowAnswer
 from disco.cost.budget_reservation import BudgetReservation
-from disco.dispatch import Preset
+from disco.dispatch import Dispatcher
 from disco.dispatch.breakers.endpoint_health import HealthWatch
 from disco.endpoints.contract import Endpoint
 from disco.errors import FailureKind
+from disco.session.attempt.attempt_state import Role
 from disco.session.machine import Session
 from disco.session.records.billing import settle_accounts
 from disco.session.records.record_writer import make_record
@@ -35,7 +36,7 @@ class Accounting:
         statistics: those of the client.
         endpoints: what is known about the endpoints that took part, by endpoint name.
         refused: the servers whose refusal of the API key was logged. Mutable.
-        preset: the preset of the request.
+        dispatcher: planned the request, under its preset.
         judging: the judge of the client's answers.
         created_s: when the request came, Unix time in seconds.
         on_refit: called when there is enough new data to fit the policies again.
@@ -55,7 +56,7 @@ class Accounting:
         statistics: Statistics,
         endpoints: Mapping[str, EndpointStatistics],
         refused: set[object],
-        preset: Preset,
+        dispatcher: Dispatcher,
         judging: Judging,
         created_s: float,
         on_refit: Callable[[], None],
@@ -71,7 +72,7 @@ class Accounting:
         self._statistics = statistics
         self._endpoints = endpoints
         self._refused = refused
-        self._preset = preset
+        self._dispatcher, self._preset = dispatcher, dispatcher.preset
         self._judging = judging
         self._created_s = created_s
         self._on_refit = on_refit
@@ -108,6 +109,11 @@ class Accounting:
         for name, statistics in self._endpoints.items():
             if statistics.line is not None:  # of a device, whose model may have been loaded meanwhile
                 statistics.saw(self._members[name].capabilities(self._model))
+        for state in session.attempts:
+            if state.role in (Role.HEDGE, Role.HEIR) and state.usage is not None:
+                self._dispatcher.hedged(
+                    state.candidate.name, state.usage.prompt_tokens, tuple(session.candidates.values())
+                )
         if self._statistics.learn(session, self._endpoints):
             self._on_refit()
         if self._report.listens:

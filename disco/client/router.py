@@ -283,7 +283,7 @@ class Router:
             statistics=self.statistics,
             endpoints=known,
             refused=self._refused,
-            preset=preset,
+            dispatcher=view.dispatcher,
             judging=self.judging,
             created_s=created_s,
             on_refit=self._refit,

@@ -29,6 +29,9 @@ class Phase(StrEnum):
     FAILED = "failed"  # what a failed attempt processed and the reader did not get
     OVERRULED = "overruled"  # an answer that was judged and replaced by that of a higher tier
     DRAFT = "draft"  # what a drafter read and guessed, and what a verify server computed for wrong guesses
+    HEDGE = (
+        "hedge"  # started because another endpoint was silent for unusually long, and not needed after all
+    )
     PROBE = "probe"  # to find out whether an endpoint continues half-written answers
     DISCARDED = "discarded"  # written and never shown: after a cut, an echo, after the reader left
 

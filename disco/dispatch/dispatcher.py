@@ -13,6 +13,7 @@ from disco.dispatch.assist_solver import AnswerSurvival
 from disco.dispatch.cascade import CascadePolicy
 from disco.dispatch.cold_start import with_writer
 from disco.dispatch.eligibility import eligible
+from disco.dispatch.heirs import Debt, has_data, heirs_of
 from disco.dispatch.policies.policy_registry import ASSIST, AUTO, CASCADE
 from disco.dispatch.presets import Preset
 from disco.dispatch.request_features import TYPICAL_ANSWER_TOKENS, Features
@@ -32,10 +33,10 @@ class Dispatcher:
     """Plans requests under one preset, over any number of endpoints.
 
     The same preset, distributions, seed and sequence of requests give the same plans. Mutable: the state of the
-    policy, through `refit` and with each request.
+    policy, through `refit` and with each request, and `_debt`.
     """
 
-    __slots__ = ("_arranging", "_policy", "_preset")
+    __slots__ = ("_arranging", "_debt", "_policy", "_preset")
 
     def __init__(
         self,
@@ -59,6 +60,7 @@ class Dispatcher:
             arranging: decides which endpoints start; None: the preset's policy decides.
         """
         self._preset = preset
+        self._debt = Debt()
         if arranging is None and preset.dispatch.policy == CASCADE:
             arranging = CascadePolicy()
         divides = arranging is None and preset.dispatch.policy == ASSIST
@@ -127,6 +129,13 @@ class Dispatcher:
         able, deprioritised = _apart(able, resting, spared)
         arranged = self._arranging.arrange(features, able, budget_class)
         starts = arranged.starts
+        heirs: tuple[str, ...] = ()
+        if has_data(able):
+            limited = self._arranging.limited(able)
+            if budget_class == "standard":
+                starts = self._debt.repaid_by(starts, limited, features.prompt_tokens)
+            in_debt = limited if self._debt.is_owed else ()
+            heirs = heirs_of(able, arranged, {*resting, *probing, *in_debt})
         if probing and budget_class != "background" and all(start.endpoint in probing for start in starts):
             starts = _backed(starts, able, probing, self._arranging.limited(able), features.prompt_tokens)
         if self._policy not in _WAITS and budget_class != "background":
@@ -157,7 +166,19 @@ class Dispatcher:
             cascade=Cascade(arranged.tiers) if len(arranged.tiers) > 1 else None,
             assist=arranged.assist,
             undivided=arranged.undivided,
+            heirs=heirs,
         )
+
+    def hedged(self, endpoint: str, tokens: int, candidates: Sequence[Candidate]) -> None:
+        """Count the prompt of an attempt that was started on a silence towards the policy's budget.
+
+        Args:
+            endpoint: where it was started.
+            tokens: of its prompt.
+            candidates: every endpoint that might have served the request.
+        """
+        if endpoint in self._arranging.limited(candidates):
+            self._debt.owe(tokens)
 
 
 def _apart(

@@ -1,7 +1,8 @@
 """Removes from a plan the starts and migrations that an absolute budget does not cover.
 
 As a budget runs low, the rest is kept for the uses that need it most. With less than `FOR_HEDGES` of a limit left, no
-attempt starts on a limited endpoint in addition to another attempt, and no answer moves there. With less than
+attempt starts on a limited endpoint in addition to another attempt (not because another one is silent, either), and no
+answer moves there. With less than
 `FOR_ANSWERS` left, answers start there only where no other endpoint may serve them. The rest is then for these
 answers, and for failover.
 
@@ -57,6 +58,7 @@ def within_budget(
         *(s.endpoint for s in plan.starts),
         *plan.fallbacks,
         *(m.target for m in plan.migrations.values()),
+        *plan.heirs,
     ]
     limited = {name for name in names if reservation.is_limited(name)}
     if not limited:
@@ -102,8 +104,9 @@ def within_budget(
             moves[source] = move
         else:
             cuts.append(BudgetCut(move.target, "move", "low" if move.target in affordable else "spent"))
+    heirs = tuple([n for n in plan.heirs if n not in limited or (n in affordable and share[n] >= FOR_HEDGES)])
     if not cuts:
-        return plan
+        return plan if heirs == plan.heirs else replace(plan, heirs=heirs)
     starting = {s.endpoint for s in starts}
     last = [n for n in plan.fallbacks if n in deprioritised]
     rest = [n for n in (*plan.fallbacks, *(s.endpoint for s in plan.starts)) if n not in deprioritised]
@@ -113,6 +116,7 @@ def within_budget(
         starts=tuple(starts),
         fallbacks=tuple(n for n in dict.fromkeys([*rest, *last]) if n not in starting),
         migrations=moves,
+        heirs=heirs,
         budget_cuts=tuple(dict.fromkeys(cuts)),
         assist=plan.assist if divides else None,
         undivided=plan.undivided if divides or plan.assist is None else "budget",

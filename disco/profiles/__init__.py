@@ -25,6 +25,7 @@ from disco.profiles.profile_types import (
 )
 from disco.profiles.rolling_distribution import Rolling
 from disco.profiles.time_distribution import Empirical
+from disco.profiles.upper_tail import UpperTail
 
 __all__ = [
     "DeviceProfile",
@@ -41,6 +42,7 @@ __all__ = [
     "Rolling",
     "RollingLine",
     "ServerProfile",
+    "UpperTail",
     "available_profiles",
     "fit_line",
     "load_device",

@@ -34,6 +34,7 @@ from disco.session.switching.failover import FailoverControl
 from disco.session.switching.follower import Follower
 from disco.session.switching.migration import MigrationControl
 from disco.session.switching.rise import RiseControl
+from disco.session.switching.silence import SilenceControl
 from disco.session.transcript import Transcript
 from disco.session.writing import Writing
 
@@ -55,6 +56,7 @@ class Session:
         ending: why and when the answer ended.
         rise: the verdicts on the answer; None where no answer is judged.
         assist: the division of the answer between a writer and its heir; None where there is none.
+        silence: the heirs of silent attempts; None where the plan has none.
         wake_at: call `woken` no later than this; too early does no harm.
     """
 
@@ -101,6 +103,9 @@ class Session:
         if plan.assist is not None:
             self.assist = AssistControl(parts, self._failover, self.ending, agreement)
             self._writing.assist = self._failover.assist = self.assist
+        self.silence = None
+        if plan.heirs:
+            self.silence = self._writing.silence = SilenceControl(parts, self._failover)
         self.attempts, self.migrations = attempts.states, self.migration.migrations
         self._streams = config.streams
         self.started_at = 0.0
@@ -122,7 +127,7 @@ class Session:
         self.started_at = self.migration.began_at = now
         self._attempts.deadlines.started(now)
         self._race.begin(now, out)
-        return self._settle(now, out)
+        return self._noted(now, out)
 
     def loaded(self, endpoint: str, now: float) -> list[Effect]:
         """Handle the end of an endpoint's loading: from now on its attempts need not wait for its model."""
@@ -134,7 +139,7 @@ class Session:
         """Handle the start of an attempt's work, at the end of its wait in a queue."""
         if self.attempts[number].active:
             self._attempts.began(self.attempts[number], now)
-        return self._settle(now, [])
+        return self._noted(now, [])
 
     def deltas(self, number: int, deltas: list[Delta], now: float) -> list[Effect]:
         """Handle what an attempt wrote (a non-empty batch)."""
@@ -142,7 +147,7 @@ class Session:
         out: list[Effect] = []
         if state.outcome is not _RUNNING or self.ending.ended:
             return out
-        state.last_at = now
+        state.writes(now)
         self._writing.take(state, deltas, now, out)
         return self._settle(now, out)
 
@@ -153,7 +158,7 @@ class Session:
     def resumed(self, now: float) -> list[Effect]:
         """Count all silence from now: the process stood still until now (stopped, suspended, frozen)."""
         self._attempts.resumed(now)
-        return self._settle(now, [])
+        return self._noted(now, [])
 
     def progressed(self, number: int, progress: Progress, now: float) -> list[Effect]:
         """Handle a report on how far an attempt's prefill has come."""
@@ -183,7 +188,7 @@ class Session:
         elif state.outcome is AttemptOutcome.PARKED:
             state.ended_at = now
             state.holds_prompt = True
-        return self._settle(now, out)
+        return self._noted(now, out)
 
     def failed(self, number: int, failure: EndpointFailure, now: float) -> list[Effect]:
         """Handle an attempt's failure; the text that the attempt wrote before still counts."""
@@ -195,7 +200,7 @@ class Session:
             self._failover.lose_follower(state, failure, now)
             if self.assist is not None:
                 self.ending.unless(self.assist.lost(state, failure, now, out), now, out)
-        return self._settle(now, out)
+        return self._noted(now, out)
 
     def stopped(
         self,
@@ -216,7 +221,7 @@ class Session:
         out: list[Effect] = []
         if self.assist is not None and not self.ending.ended:
             self.assist.parked(state, now, out)
-        return self._settle(now, out)
+        return self._noted(now, out)
 
     def woken(self, now: float) -> list[Effect]:
         """Do what is due at `wake_at`: starts, deadlines, and giving up a late migration."""
@@ -226,15 +231,23 @@ class Session:
             self.ending.check_clocks(now, out)
         if self.migration.is_late(now):
             self.migration.abandon("late", now, out)
+        if self.silence is not None and not self.ending.ended and now >= self.silence.next_at:
+            self.silence.check(now, out)
         if self.assist is not None and not self.ending.ended:
             self.ending.unless(self.assist.check_clock(now, out), now, out)
-        return self._settle(now, out)
+        return self._noted(now, out)
 
     def cancelled(self, now: float) -> list[Effect]:
         """Stop everything because the reader has left; `Finish("cancelled")` follows the last `stopped`."""
         out: list[Effect] = []
         if self.ending.closed_at is None:
             self.ending.cancel(now, out)
+        return self._settle(now, out)
+
+    def _noted(self, now: float, out: list[Effect]) -> list[Effect]:
+        """Do as `_settle` after an event that may have changed whose silence counts."""
+        if self.silence is not None and not self.ending.ended:
+            self.silence.note(now)
         return self._settle(now, out)
 
     def _settle(self, now: float, out: list[Effect]) -> list[Effect]:
@@ -251,4 +264,6 @@ class Session:
         self.wake_at = self.parts.next_wake(now, ending.ended, ending.cancelled)
         if self.assist is not None and not ending.ended:
             self.wake_at = min(self.wake_at, self.assist.wakes_at)
+        if self.silence is not None and not ending.ended:
+            self.wake_at = min(self.wake_at, self.silence.wakes_at(now))
         return out

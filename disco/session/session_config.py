@@ -17,11 +17,16 @@ __all__ = [
     "AttemptJudge",
     "EndpointWatch",
     "Judgement",
+    "MoveReason",
     "Pending",
     "Role",
     "RunningMigration",
     "SessionConfig",
 ]
+
+
+MoveReason = Literal["cost", "confidence", "assist", "silence"]
+"""Why an answer moves: to save; the source was unsure; as planned; the source was silent for unusually long."""
 
 
 class Role(StrEnum):
@@ -31,6 +36,8 @@ class Role(StrEnum):
     TARGET = "target"  # of a migration
     TAKEOVER = "takeover"  # in place of one that failed
     RISE = "rise"  # on a higher tier, because the writer was unsure
+    HEDGE = "hedge"  # from the beginning, because those that were started were silent for unusually long
+    HEIR = "heir"  # behind the answer so far, because its writer was silent for unusually long
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +88,17 @@ class RunningMigration:
     outcome: str = "running"  # then "switched", or why the migration was given up
     paused: bool = False
     resumed_at: float | None = None
-    reason: Literal["cost", "confidence", "assist"] = "cost"  # to save; the source was unsure; as planned
+    reason: MoveReason = "cost"
 
     @property
     def rises(self) -> bool:
         """Whether the answer moves to a higher tier because the source was unsure."""
         return self.reason == "confidence"
+
+    @property
+    def is_doubt(self) -> bool:
+        """Whether the source is only silent: it goes on where it writes before the target does."""
+        return self.reason == "silence"
 
 
 @dataclass(slots=True)

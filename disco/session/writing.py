@@ -12,6 +12,7 @@ from disco.session.parts import SessionParts
 from disco.session.switching.assist import AssistControl
 from disco.session.switching.failover import FailoverControl
 from disco.session.switching.rise import RiseControl
+from disco.session.switching.silence import SilenceControl
 
 __all__ = ["Writing"]
 
@@ -26,11 +27,14 @@ class Writing:
         self._failover, self._ending = failover, ending
         self.rise: RiseControl | None = None  # the verdicts on the answer; None where no answer is judged
         self.assist: AssistControl | None = None  # None where the answer is not divided
+        self.silence: SilenceControl | None = None  # None where no silent attempt has an heir
 
     def take(self, state: AttemptState, deltas: list[Delta], now: float, out: list[Effect]) -> None:
         """Handle what an active attempt wrote."""
         migration = self._migration
         if state is self._transcript.writer:
+            if self.silence is not None and migration.is_doubt and is_content(deltas):
+                self.silence.came_back(now, out)
             self._add(state, deltas, now)
         elif not is_content(deltas):
             if not (state.prefix and migration.is_target(state)):
@@ -43,6 +47,8 @@ class Writing:
                 if self.assist.starts_anew(state, deltas, now, out):
                     return
                 self.assist.won(state)
+            if self.silence is not None:
+                self.silence.won(state, now)
             self._race.commit(state, now, out)
             self._add(state, [*state.held, *deltas], now)
             state.held.clear()
@@ -67,7 +73,8 @@ class Writing:
         if was_told_to_stop(state, ended, self._max_tokens):
             self._ending.unless(self._failover.cut_off(state, now, out), now, out)
         elif migration.is_target(state):
-            # The target has nothing to add at the cut. A source that still writes goes on instead.
+            # The target has nothing to add at the cut. A source that still writes goes on instead; for one that is
+            # silent, this is the answer's end.
             state.ended_at = now
             if self.rise is not None and self.rise.standing is not None:
                 self._attempts.leave(state, AttemptOutcome.LOST, now)
@@ -77,9 +84,11 @@ class Writing:
                 )
                 failure = EndpointFailure(FailureKind.INCOMPLETE, error)
                 self._ending.unless(self._failover.after_rise(failure, now, out), now, out)
-            elif migration.source.active:
+            elif migration.source.active and not migration.is_doubt:
                 migration.abandon("target_empty", now, out)
             else:
+                if self.silence is not None and migration.is_doubt:
+                    self.silence.lost(now, out)
                 migration.put_back(now)
                 self._ending.finish(state, ended.finish_reason, now, out)
         elif writer is None and self._attempts.others_active(state):
@@ -112,6 +121,8 @@ class Writing:
         """Handle the target's first content. Reasoning or a tool call in mid-sentence is not a continuation."""
         name = target.candidate.name
         if is_text(deltas) or not target.prefix:
+            if self.silence is not None and self._migration.is_doubt:
+                self.silence.lost(now, out)
             self._migration.switch(target, now, out)
             if self.assist is not None:
                 self.assist.switched(now)

@@ -5,6 +5,8 @@ same small model in a process of its own, which is killed and frozen, too. At an
 
 - disco: a new client for each answer (one for each stretch), so that no breaker spares it a fault.
 - disco, one client: the breakers do their work; it meets fewer faults.
+- with `--learnt N`, disco first sees N healthy answers of each endpoint, and every client begins with what was learnt:
+  a silence is then judged by the endpoint's own gaps. `--silent`: only silent faults, at the reader's pace.
 - openai SDK: retries on, as it comes (2). It has no other endpoint to go to.
 - litellm.Router: num_retries=2, and a healthy second server, unproxied, as fallback.
 
@@ -27,9 +29,11 @@ import helpers.tests_path  # noqa: F401
 from faults.proxy_server.proxy import fault_proxy
 from helpers.fault_answers import Got, Stock
 from helpers.fault_clients import CONNECT_S, SILENCE_S, Disco, Litellm, Sdk, litellm_process
-from helpers.fault_schedule import Turn, schedule
+from helpers.fault_schedule import Turn, healthy_schedule, schedule, silent_schedule
 from helpers.measuring import options, percentile
 from servers import llama_cpp_server
+
+from disco.dispatch.presets import PlaybackSection
 
 _PLAIN = '\n[playback]\npace_tps = "off"\n[migration]\nenabled = false\n'
 
@@ -39,9 +43,11 @@ System = Disco | Sdk | Litellm
 
 async def run(system: System, turns: Sequence[Turn]) -> tuple[Result, Stock]:
     """All turns, one after the other."""
-    for turn in [turn for turn in schedule(60, 0) if turn.fault is None][:3]:
+    for turn in healthy_schedule(3, seed=0):
         await system.answer(turn)
     await system.take_stock()
+    if isinstance(system, Disco) and system.learns:
+        await system.learn()
     result: Result = []
     for number, turn in enumerate(turns, 1):
         got = await system.answer(turn)
@@ -130,6 +136,36 @@ def by_kind(name: str, result: Result) -> None:
     table([*head, "delay before text", "delay in mid-text"], rows)
 
 
+def readers(name: str, result: Result) -> None:
+    """What a reader at the default pace waits for, beyond what is still to be read; and who was started in doubt."""
+    pace_tps = PlaybackSection().pace_tps
+    assert pace_tps != "off"
+    print(
+        f"\n{name}, at the reader's pace of {pace_tps:g} tokens/s: the longest wait of an answer's reader, ms"
+    )
+    rows = []
+    for kind in [*sorted({turn.kind for turn, _ in result if turn.paced}), "all silent"]:
+        some = [
+            (turn, got)
+            for turn, got in result
+            if turn.paced and (turn.kind == kind or (kind == "all silent" and turn.silent and got.met))
+        ]
+        if some:
+            waits = [got.waited_s(pace_tps) for _, got in some]
+            counts = [sum(got.met for _, got in some), sum(bool(got.hedged) for _, got in some)]
+            end = spread([got.ended_late_s for _, got in some])
+            rows.append(
+                [kind, str(len(some)), *map(str, counts), spread(waits), f"{max(waits) * 1e3:.0f}", end]
+            )
+    head = ["fault", "answers", "met", "heir started", "wait P50 / P99", "longest", "end after the last text"]
+    table(head, rows)
+    calm = [got for turn, got in result if turn.fault is None]
+    if calm:
+        print(
+            f"healthy answers: {len(calm)}, of which {sum(bool(got.hedged) for got in calm)} had an heir or a hedge"
+        )
+
+
 def presets(folder: Path) -> None:
     """The policies of the turns, as files."""
     for policy in ("server_only", "race", "device_only"):
@@ -145,15 +181,19 @@ async def main() -> None:
         seed=(1, "of the faults"),
         litellm=(None, "an interpreter that has litellm"),
         only=([""], "names of clients, such as disco"),
+        learnt=(0, "healthy answers of each endpoint that disco's clients have learnt from"),
+        silent=(False, "only silent faults, at the reader's pace"),
     )
-    turns = schedule(given.answers, given.seed)
+    turns = (silent_schedule if given.silent else schedule)(given.answers, given.seed)
     rows: list[tuple[str, Result, Stock]] = []
     async with contextlib.AsyncExitStack() as stack:
         server = stack.enter_context(llama_cpp_server())
         proxy = stack.enter_context(fault_proxy(server.base_url))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         presets(folder)
-        systems: list[System] = [Disco(proxy, server, folder, one_client=one) for one in (False, True)]
+        systems: list[System] = [
+            Disco(proxy, server, folder, one_client=one, learns=given.learnt) for one in (False, True)
+        ]
         systems.append(Sdk(proxy))
         if given.litellm is None:
             print("litellm.Router is left out: no --litellm PYTHON", file=sys.stderr)
@@ -172,7 +212,9 @@ async def main() -> None:
     overview(rows)
     for name, result, _ in rows:
         if name.startswith("disco"):
-            by_kind(name, result)
+            if not given.silent:
+                by_kind(name, result)
+            readers(name, result)
     ours = [got for name, result, _ in rows if name.startswith("disco") for _, got in result]
     if bad := sum(not got.completed or got.wrong is not None for got in ours):
         raise SystemExit(f"{bad} of disco's answers were not complete, or not exact")

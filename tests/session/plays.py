@@ -185,7 +185,7 @@ def check(run: Run) -> RouteRecord:
     record = record_of(session, created_s=1.0)
     assert all(t.ended_s is not None for t in record.attempts)
     allowed = {s.endpoint for s in session.plan.starts} | set(session.plan.fallbacks)
-    allowed |= {move.target for move in session.plan.migrations.values()}
+    allowed |= {move.target for move in session.plan.migrations.values()} | set(session.plan.heirs)
     assert {t.endpoint for t in record.attempts} <= allowed
 
     # Every token once and in order: what the reader got is, piece by piece, what the writers wrote.

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from session.plays import FAST, NO_CLOCKS, REQUEST, check, play, run_session, session_of
-from situations import profiles_of_one
+from situations import heirs, learnt, profiles_of_one
 
 from disco.cost.budget_limiter import BudgetLimiter, Limit
 from disco.cost.budget_reservation import BudgetReservation
@@ -50,9 +50,9 @@ def crowds(draw: st.DrawFn) -> dict[str, object]:
         "max_tokens": max_tokens,
         "request": replace(REQUEST, params={} if max_tokens is None else {"max_tokens": max_tokens}),
         "profiles": {name: draw(profiles_of_one) for name in names},
-        "plan": Plan(starts, fallbacks, moves, hand_over),  # type: ignore[arg-type]
+        "plan": Plan(starts, fallbacks, moves, hand_over, heirs=draw(heirs(names))),  # type: ignore[arg-type]
         "costs": costs,
-        "believed": {name: {"pauses": draw(st.booleans())} for name in names},
+        "believed": {name: {"pauses": draw(st.booleans()), **draw(learnt)} for name in names},
         "pace": draw(st.none() | st.floats(3.0, 60.0).map(lambda tps: Pace(tps=tps))),
         "streams": draw(st.booleans()),
         "timeouts": draw(st.sampled_from([Timeouts(), Timeouts(gap_s=1.0), Timeouts(total_s=3.0)])),

@@ -32,6 +32,20 @@ profiles_of_one = st.builds(
 )
 
 
+# What is learnt of an endpoint's silences: nothing, or that it hardly ever is silent for so long.
+learnt = st.fixed_dictionaries(
+    {
+        "silence_s": st.none() | st.sampled_from([0.004, 0.1, 0.25, 1.0]),
+        "slow_start": st.none() | st.floats(0.1, 3.0),
+    }
+)
+
+
+def heirs(names: tuple[str, ...]) -> st.SearchStrategy[tuple[str, ...]]:
+    """Who may start because another one is silent; often nobody."""
+    return st.just(()) | st.permutations(names).map(tuple)
+
+
 @st.composite
 def situations(draw: st.DrawFn) -> dict[str, object]:
     names = NAMES[: draw(st.integers(1, 3))]
@@ -45,7 +59,8 @@ def situations(draw: st.DrawFn) -> dict[str, object]:
     pace = draw(st.none() | st.floats(3.0, 60.0).map(lambda tps: Pace(tps=tps)))
     return {
         "profiles": {n: draw(profiles_of_one) for n in names},
-        "plan": Plan(starts, rest, moves, order),  # type: ignore[arg-type]
+        "plan": Plan(starts, rest, moves, order, heirs=draw(heirs(names))),  # type: ignore[arg-type]
+        "believed": {n: draw(learnt) for n in names},
         "costs": {n: draw(st.sampled_from([1e-9, 1e-6, 1e-4])) for n in names},
         "pace": pace,
         "streams": draw(st.booleans()),

@@ -12,6 +12,8 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from disco.client.endpoint_catalog import silences
+from disco.client.endpoint_catalog.silences import Silences, observations
 from disco.endpoints.contract import Capabilities
 from disco.plan import READING_SPARE, TTFT_QUANTILES, Candidate, Reach
 from disco.profiles import Empirical, Lengths, LengthsProfile, Rolling, RollingLine
@@ -57,6 +59,7 @@ class EndpointStatistics:
         starts: how many starts the line was learnt from here.
         loads: how many loads `load_s` was learnt from here.
         keep: takes each new observation, for the state file; None: there is none.
+        silences: how long it is silent.
     """
 
     ttft: Rolling | None = None
@@ -68,6 +71,7 @@ class EndpointStatistics:
     starts: int = 0
     loads: int = 0
     keep: Keep | None = field(default=None, repr=False)
+    silences: Silences = field(default_factory=Silences)
     _seen_load_s: float | None = None  # of the model that is loaded
     _spaced: tuple[float, ...] = ()
     _spaced_at: int = 0  # how many observations `_spaced` was computed from
@@ -102,6 +106,8 @@ class EndpointStatistics:
             ttft_quantiles=ttft_quantiles,
             load_s=0.0 if able.ready else self._load_left_s(able.loading_s or 0.0),
             loads=able.loads,
+            silence_s=self.silences.silence_s(),
+            slow_start=self._slow_start(overhead_s),
             queue_s=(able.waiting or 0) * self.turn_s,
             decode_tps=self.decode_tps,
             continues=able.continues,
@@ -129,6 +135,11 @@ class EndpointStatistics:
             self._seen_load_s = able.load_s
             self.observe("load_s", able.load_s)
 
+    def _slow_start(self, overhead_s: float) -> float | None:
+        """Return `Candidate.slow_start`. Of a server the times are known, not multiples of the time in a plan."""
+        slow = self.silences.slow_start()
+        return slow if slow is None or self.line is not None else slow / max(overhead_s, 1e-3)
+
     def _quantiles(self, known: Empirical) -> tuple[float, ...]:
         """Return the quantiles of the TTFT; computed after each of the first observations, then at every refit."""
         assert self.ttft is not None
@@ -152,6 +163,9 @@ class EndpointStatistics:
 
     def learn(self, state: AttemptState) -> None:
         """Learn from one attempt of a finished answer."""
+        self.silences.count(state)
+        for kind, value in observations(state, by_line=self.line is not None):
+            self.observe(kind, value)
         over_at = (
             state.ended_at if state.prompt_read is None else state.prompt_read[0]
         )  # a follower only waits then
@@ -215,6 +229,10 @@ def _learn_load(known: EndpointStatistics, load_s: float, _: float) -> None:
     known.loads += 1
 
 
+def _learn_silence(kind: str) -> Callable[[EndpointStatistics, float, float], None]:
+    return lambda known, value, _: known.silences.observe(kind, value)
+
+
 KINDS: Final[Mapping[str, Callable[[EndpointStatistics, float, float], None]]] = {
     "ttft_s": _learn_ttft,
     "ttft_above_s": _learn_ttft_above,
@@ -222,6 +240,7 @@ KINDS: Final[Mapping[str, Callable[[EndpointStatistics, float, float], None]]] =
     "decode_tps": _learn_decode,
     "turn_s": _learn_turn,
     "load_s": _learn_load,
+    **{kind: _learn_silence(kind) for kind in silences.KINDS},
 }
 """What is observed of an endpoint, and what each observation changes. Live answers and the state file's observations
 of earlier ones go through these alike, so a new kind needs a line here, and an `observe` where it is measured."""

@@ -36,6 +36,7 @@ _PATTERNS = {
     "migration": "x",
     "failover": "\\",
     "failed": "-",
+    "hedge": "+",
     "discarded": "|",
 }
 

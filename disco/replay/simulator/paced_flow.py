@@ -43,6 +43,8 @@ def only_moves(session: Session) -> bool:
     ended = session.ending.ended or not session.config.streams or session.rise is not None
     if session.assist is not None and session.assist.outcome == "running":
         return False
+    if session.silence is not None and session.silence.next_at < inf:
+        return False
     parts = session.parts
     return not (ended or parts.race.pending) and parts.attempts.deadlines.next_at == inf
 

@@ -45,6 +45,8 @@ class Station:
             not count as silence; None: it does if it is on this device and attempts have to wait.
         standby: the endpoint serves only where no other endpoint of its place may.
         rank: place in the user's order of endpoints, from the smallest model (0) to the best.
+        silence_s, slow_start: what is known of the endpoint's silences (`Candidate`); None: nothing, so that no other
+            endpoint starts because this one is silent.
         slots: answers that the endpoint works on at once, others queue in order of arrival; None: no queue.
         load_s: time to load the model; 0 if it needs none.
         idle_unload_s: the model is unloaded after this time without work, s, and is not loaded at the beginning; None:
@@ -69,6 +71,8 @@ class Station:
     announces: bool | None = None
     standby: bool = False
     rank: int = 0
+    silence_s: float | None = None
+    slow_start: float | None = None
     slots: int | None = None
     load_s: float = 0.0
     idle_unload_s: float | None = None
@@ -194,6 +198,8 @@ class Station:
             prefill_tps=prefill_tps,
             overhead_s=overhead_s,
             ttft_quantiles=ttft_quantiles,
+            silence_s=self.silence_s,
+            slow_start=self.slow_start,
             load_s=self.load_s if cold else 0.0,
             decode_tps=decode_tps,
             continues=self.continues,

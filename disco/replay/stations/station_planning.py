@@ -10,7 +10,7 @@ from disco.dispatch import Dispatcher, Features, Plan, eligible
 from disco.errors import ConfigurationError, nearest
 from disco.plan import Candidate, CoolDown
 
-__all__ = ["PlanFunction", "Planner", "planner_of"]
+__all__ = ["CountsHedges", "PlanFunction", "Planner", "planner_of"]
 
 PlanFunction = Callable[[Features, Sequence[Candidate]], Plan]
 """Plan one request for the stations that may serve it (at least one), in the order in which they were given."""
@@ -44,6 +44,15 @@ class Planner(Protocol):
         ...
 
 
+@runtime_checkable
+class CountsHedges(Protocol):
+    """A planner whose budget also counts what is started on a silence."""
+
+    def hedged(self, endpoint: str, tokens: int, candidates: Sequence[Candidate]) -> None:
+        """See `Dispatcher.hedged`."""
+        ...
+
+
 def planner_of(plan: Dispatcher | PlanFunction | Planner) -> Planner:
     """Return a planner for any of the accepted types."""
     if isinstance(plan, Dispatcher):
@@ -67,6 +76,9 @@ class _ByDispatcher:
         probing: Collection[str],
     ) -> Plan:
         return self.dispatcher.plan(features, candidates, {}, resting=resting, probing=probing)
+
+    def hedged(self, endpoint: str, tokens: int, candidates: Sequence[Candidate]) -> None:
+        self.dispatcher.hedged(endpoint, tokens, candidates)
 
 
 @dataclass(frozen=True, slots=True)

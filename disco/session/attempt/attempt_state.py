@@ -51,6 +51,9 @@ class AttemptState:
     paused_at: float | None = None  # since when it is paused; None: it is not
     paused_s: float = 0.0  # of the pauses after which it went on
     ended_at: float | None = None
+    longest_gap_s: float = 0.0  # its longest silence between two pieces of content, pauses not counted
+    doubted_at: float | None = None  # when another attempt was started because it was silent; None: none was
+    is_reported: bool = False  # the watch knows that it was silent until such an attempt wrote
     tokens: int = 0  # content tokens written so far
     held: list[Delta] = field(default_factory=list)  # role chunks that came before its content
     parts: list[str] = field(default_factory=list, repr=False)  # the text it wrote, as it wrote it
@@ -76,6 +79,17 @@ class AttemptState:
     def active(self) -> bool:
         """Whether the attempt's events still matter."""
         return self.outcome is _RUNNING
+
+    @property
+    def silent_from(self) -> float:
+        """Since when it has written nothing although it could, s."""
+        return max(self.last_at, self.quiet_from)
+
+    def writes(self, now: float) -> None:
+        """Store that content has come now; its first content ends no gap."""
+        if now - self.last_at > self.longest_gap_s and self.first_content_at is not None:
+            self.longest_gap_s = max(self.longest_gap_s, now - self.silent_from)
+        self.last_at = now
 
     @property
     def awaits_text(self) -> bool:

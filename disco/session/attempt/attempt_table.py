@@ -95,10 +95,20 @@ class AttemptTable:
         if self._watch is not None:
             self._watch.failed(state.candidate.name, failure, state.started_at, now)
 
+    def too_silent(self, state: AttemptState, failure: EndpointFailure, now: float) -> None:
+        """Report to the watch that an attempt was silent until another one, started for that reason, wrote.
+
+        For the session it has lost a race.
+        """
+        state.is_reported = True
+        if self._watch is not None:
+            self._watch.failed(state.candidate.name, failure, state.started_at, now)
+
     def stop(self, state: AttemptState, outcome: AttemptOutcome, now: float, out: list[Effect]) -> None:
         """Cancel an attempt that is not needed any more or has failed."""
         self.leave(state, outcome, now)
-        if self._watch is not None and state.first_content_at is None and state.failure is None:
+        is_known = state.failure is not None or state.is_reported
+        if self._watch is not None and state.first_content_at is None and not is_known:
             name = state.candidate.name
             if state.held:  # a role chunk has come: the endpoint had begun to answer
                 self._watch.answered(name, state.started_at, now)

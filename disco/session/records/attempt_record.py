@@ -31,6 +31,8 @@ class AttemptRecord:
         sent_chars, written_chars, swallowed_chars: the numbers of that report.
         text_chars: characters that the attempt passed on to the session, kept or not.
         paused_s: how long it was paused in all, for migrations away from it, s.
+        longest_gap_s: its longest silence between two pieces of content, pauses not counted, s.
+        doubted_s: when another attempt was started because this one was silent (`session/switching/silence.py`).
         bytes_up, bytes_down: bytes on the wire; see `events.Traffic`.
         text_bytes: the same text in UTF-8 bytes.
         speculation: how a drafter and a verify server made the text; None where the endpoint is not such a pair, and
@@ -65,6 +67,8 @@ class AttemptRecord:
     continued_by: str | None = None
     paused_s: float = 0.0
     speculation: SpeculationReport | None = None
+    longest_gap_s: float = 0.0
+    doubted_s: float | None = None
 
     @property
     def joins(self) -> bool:

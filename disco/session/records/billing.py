@@ -16,6 +16,8 @@ _PROMPT_OF_ROLE = {
     Role.TARGET: Phase.MIGRATION,
     Role.TAKEOVER: Phase.FAILOVER,
     Role.RISE: Phase.ANSWER,
+    Role.HEDGE: Phase.ANSWER,
+    Role.HEIR: Phase.FAILOVER,
 }
 _PROMPT_OF_IDLE = {
     AttemptOutcome.LOST: Phase.RACE_LOSER,
@@ -25,6 +27,8 @@ _PROMPT_OF_IDLE = {
     AttemptOutcome.FAILED: Phase.FAILED,
     AttemptOutcome.CANCELLED: Phase.DISCARDED,
 }
+_ON_SILENCE = (Role.HEDGE, Role.HEIR)
+_NOT_NEEDED = (AttemptOutcome.LOST, AttemptOutcome.ABANDONED)
 _UNKEPT = {
     AttemptOutcome.LOST: Phase.RACE_LOSER,
     AttemptOutcome.FAILED: Phase.FAILED,
@@ -92,7 +96,7 @@ def _charge(ledger: Ledger, state: AttemptState, payer: str, usage: Usage, kept_
     if kept:
         ledger.charge(attempt=state.number, endpoint=payer, phase=Phase.ANSWER, completion_tokens=kept)
     if usage.completion_tokens > kept:
-        phase = _UNKEPT.get(state.outcome, Phase.DISCARDED)
+        phase = Phase.HEDGE if _is_vain_hedge(state) else _UNKEPT.get(state.outcome, Phase.DISCARDED)
         rest = usage.completion_tokens - kept
         ledger.charge(attempt=state.number, endpoint=payer, phase=phase, completion_tokens=rest)
 
@@ -112,4 +116,11 @@ def _prompt_phase(state: AttemptState, kept_tokens: int) -> Phase:
     if kept_tokens or state.outcome in (AttemptOutcome.FINISHED, AttemptOutcome.HANDED_OVER):
         goes_on = state.role is Role.RISE and state.prefix
         return Phase.MIGRATION if goes_on else _PROMPT_OF_ROLE[state.role]
+    if _is_vain_hedge(state):
+        return Phase.HEDGE
     return _PROMPT_OF_IDLE[state.outcome]
+
+
+def _is_vain_hedge(state: AttemptState) -> bool:
+    """Whether the attempt was started on a silence, and whoever was silent has written first."""
+    return state.role in _ON_SILENCE and state.outcome in _NOT_NEEDED

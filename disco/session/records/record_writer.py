@@ -129,6 +129,8 @@ def _attempt(session: Session, state: AttemptState, ledger: Ledger) -> AttemptRe
         text_bytes=len("".join(state.parts).encode("utf-8", "surrogatepass")),
         paused_s=sum(_paused_s(session, h) for h in session.migrations if h.source == state.number),
         speculation=state.speculation,
+        longest_gap_s=state.longest_gap_s,
+        doubted_s=None if state.doubted_at is None else state.doubted_at - t0,
         **_seam(state),
     )
 

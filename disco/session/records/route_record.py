@@ -93,7 +93,8 @@ class MigrationRecord:
 
     Attributes:
         source, target: endpoint names.
-        outcome: "switched", or why the migration was given up ("late", "target_failed", "source_finished", ...).
+        outcome: "switched", or why the migration was given up ("late", "target_failed", "source_finished", "source_back"
+            after a silence, ...).
         decided_s, switched_s: seconds since the request.
         cut_char, cut_tokens: where the answer was cut.
         expected_s, took_s: predicted and real time to the target's first token, s.
@@ -101,8 +102,8 @@ class MigrationRecord:
         late_tokens: released tokens after the cut that came after the reader's deadline.
         paused_s: how long the source was paused from the cut on, s; 0 where it was not.
         wasted_tokens: tokens that the source wrote after the cut and that are not in the answer.
-        reason: "cost" (to the cheaper endpoint), "confidence" (to a higher tier, because the source was unsure), or
-            "assist" (to the heir that the plan named).
+        reason: "cost" (to the cheaper endpoint), "confidence" (to a higher tier, because the source was unsure),
+            "assist" (to the heir that the plan named) or "silence" (to an heir, while the source was silent).
     """
 
     source: str

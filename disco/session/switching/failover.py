@@ -75,8 +75,13 @@ class FailoverControl:
             if rise is not None and rise.standing is not None:
                 return self.after_rise(failure, now, out, None if again is None else (state.candidate, again))
             if migration.source.active:
-                migration.abandon("target_failed", now, out)
+                if again is not None and migration.is_doubt:
+                    migration.ask_again(self._attempts.open(name, state.role, again, now, out))
+                else:
+                    migration.abandon("target_failed", now, out)
                 return True
+            if migration.is_doubt:
+                migration.put_back(now)
             migration.close("target_failed")
             return self.take_over(failure, now, out)
         if migration.is_source(state):
@@ -92,10 +97,19 @@ class FailoverControl:
             self._race.open(name, Role.TAKEOVER, again, now, out)
         elif state is writer or (writer is None and not self._attempts.any_active):
             return self.take_over(failure, now, out)
-        elif writer is None and not failure.kind.is_callers_fault:
+        elif writer is None and state.role is not Role.HEDGE and not failure.kind.is_callers_fault:
             # A hedge need not wait for its time once the other endpoint has failed.
             self._race.start_due(now, out, all_of_them=True)
         return True
+
+    def give_up(self, state: AttemptState, failure: EndpointFailure, now: float, out: list[Effect]) -> None:
+        """Let a writer fail that another attempt has already replaced."""
+        self._attempts.failed(state, failure, now)
+        self._attempts.stop(state, AttemptOutcome.FAILED, now, out)
+        self.failures.note(state.candidate.name, failure, now)
+        self._migration.has_failed(state.candidate.name)
+        if self.error is None or isinstance(self.error, BudgetExceededError):
+            self.error = failure.error
 
     def after_rise(
         self,

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from math import inf
-from typing import Literal
 
 from disco.events import Delta
 from disco.plan import FOLLOW_TOKENS, Candidate, Migration, Plan
@@ -16,7 +15,7 @@ from disco.playback import last_word_start
 from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState, is_content
 from disco.session.attempt.attempt_table import AttemptTable
 from disco.session.effects import Effect
-from disco.session.session_config import Role, RunningMigration, SessionConfig
+from disco.session.session_config import MoveReason, Role, RunningMigration, SessionConfig
 from disco.session.switching.answer_lengths import AnswerLengths
 from disco.session.switching.considered_migration import (
     AT_NO_VERDICT,
@@ -276,11 +275,11 @@ class MigrationControl:
         cut: int,
         beyond: list[Delta],
         now: float,
-        reason: Literal["confidence", "assist"],
+        reason: MoveReason,
         *,
         unread_tokens: int | None = None,
     ) -> None:
-        """Move the answer from the cut on to an attempt that was opened; `rise.py` and `assist.py` decide that.
+        """Move the answer from the cut on to an attempt that was opened; `rise`, `assist` and `silence` decide that.
 
         `unread_tokens`: how many the target has still to read; None: the whole prompt.
         """
@@ -313,6 +312,16 @@ class MigrationControl:
         return self.moving is not None and self.moving.rises
 
     @property
+    def is_doubt(self) -> bool:
+        """Whether the migration under way is to the heir of a silent writer, which may still come back."""
+        return self.moving is not None and self.moving.is_doubt
+
+    def ask_again(self, target: AttemptState) -> None:
+        """Let another attempt take the place of the target of the migration under way."""
+        assert self.moving is not None
+        self.moving.target = target.number
+
+    @property
     def source(self) -> AttemptState:
         """The source of the migration under way."""
         assert self.moving is not None
@@ -321,13 +330,16 @@ class MigrationControl:
     def late_at(self, now: float) -> float:
         """Return when to give up the migration under way, in seconds; `inf` where it is not to be given up.
 
-        A rise is not given up: what the source writes is in doubt. Giving up a migration pays only while the source
-        still writes and has text after the cut, or is paused. With a pace, the time is when the reader has read
-        everything; a paused source goes on early enough that its next token is not late. Without a pace the reader
-        waits from the cut on; the time is then `margin` times the expected duration after the decision.
+        A rise is not given up: what the source writes is in doubt. Nor is the heir of a silent source. Giving up
+        another migration pays only while the source still writes and has text after the cut, or is paused. With a
+        pace, the time is when the reader has read everything; a paused source goes on early enough that its next token
+        is not late. Without a pace the reader waits from the cut on; the time is then `margin` times the expected
+        duration after the decision.
         """
         moving = self.moving
-        if moving is None or moving.rises or not (self._config.streams and self.source.active):
+        if moving is None or moving.rises or moving.is_doubt:
+            return inf
+        if not (self._config.streams and self.source.active):
             return inf
         paused = self.source.paused_at is not None
         if not (paused or is_content(moving.beyond)):
@@ -375,6 +387,8 @@ class MigrationControl:
         if source.paused_at is not None and why != "source_finished":
             moving.resumed_at = now
             self._attempts.resume(source, now, out)
+        if moving.is_doubt:  # it says nothing about how long a planned migration takes
+            return
         self._lateness *= self._config.margin if moving.paused else 2
         self._rules.clear()
         self._reconsider_at = now + RECONSIDER_S

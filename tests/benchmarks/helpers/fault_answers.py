@@ -24,7 +24,8 @@ class Got:
     """What a reader got; times are seconds since the request, `times` those of each chunk with text.
 
     `met`: the fault struck this request. `wrong`: what is not exact, in words. `gaps`: for each failure that somebody
-    took over from, the reader's wait around it and whether text was there.
+    took over from, the reader's wait around it and whether text was there. `hedged`: endpoints that were
+    started because another one was silent.
     """
 
     text: str = ""
@@ -35,6 +36,7 @@ class Got:
     met: bool = False
     wrong: str | None = None
     gaps: list[tuple[float, bool]] = field(default_factory=list)
+    hedged: list[str] = field(default_factory=list)
 
     @property
     def completed(self) -> bool:
@@ -44,6 +46,22 @@ class Got:
     def longest_s(self) -> float:
         """The reader's longest wait."""
         return max(b - a for a, b in pairwise([0.0, *self.times, self.end]))
+
+    def waited_s(self, pace_tps: float) -> float:
+        """The longest wait for text of a reader who reads a chunk in `1/pace_tps` seconds, that for the first included.
+
+        A chunk may hold more than a token, so a real reader has a little more time than this one.
+        """
+        ready_at = longest_s = 0.0
+        for at in self.times:
+            longest_s = max(longest_s, at - ready_at)
+            ready_at = max(at, ready_at) + 1 / pace_tps
+        return longest_s
+
+    @property
+    def ended_late_s(self) -> float:
+        """How long the end of the answer came after its last text."""
+        return self.end - self.times[-1] if self.times else self.end
 
     @property
     def restarts(self) -> int:

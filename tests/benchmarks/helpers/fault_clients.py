@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import json
 import os
 import signal
 import subprocess
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ import openai
 from faults.proxy_server.fault import Kind, Moment
 from faults.proxy_server.proxy import FaultProxy
 from helpers.fault_answers import Got, Stock, asked, stock
-from helpers.fault_schedule import Turn
+from helpers.fault_schedule import Turn, healthy_schedule
 from helpers.fault_witness import Device, Witness, complaint
 from servers import LlamaServer
 
@@ -139,8 +141,11 @@ async def litellm_process(
 class Disco(_Here):
     """A device whose process is killed and frozen, and the judge's witness. Mutable: whose stretch it is, too."""
 
-    def __init__(self, proxy: FaultProxy, server: LlamaServer, folder: Path, *, one_client: bool) -> None:
+    def __init__(
+        self, proxy: FaultProxy, server: LlamaServer, folder: Path, *, one_client: bool, learns: int = 0
+    ) -> None:
         self.name = "disco, one client" if one_client else "disco"
+        self.learns, self._learnt = learns, None
         self._server, self._folder, self._one_client = server, folder, one_client
         self._client: AsyncDisco | None = None
         self._stretch: int | None = None
@@ -158,6 +163,20 @@ class Disco(_Here):
         if self._client is not None:
             await self._client.close()
             self._client = None
+
+    async def learn(self) -> None:
+        """Let one client see healthy answers; every later one begins with what that one has learnt."""
+        one_client, self._one_client = self._one_client, True
+        for policy in ("server_only", "device_only"):
+            for turn in healthy_schedule(self.learns, seed=7):
+                await self.answer(replace(turn, policy=policy))
+        assert self._client is not None
+        self._learnt = self._client.router.statistics
+        self._one_client = one_client
+        await self._leave()
+        for key, known in self._learnt.endpoints.items():
+            slow = known.silences.slow_start()
+            print(f"learnt of {key[0]}: silence {known.silences.silence_s()}, slow start {slow}")
 
     async def answer(self, turn: Turn) -> Got:
         await self._revive()
@@ -197,6 +216,7 @@ class Disco(_Here):
         else:
             got.wrong = complaint(got.text, route, self._witness.heard[said:], self._device.heard[did:])
             got.gaps = _gaps(got, route)
+            got.hedged = [a.endpoint for a in route.attempts if a.role in ("hedge", "heir")]
         return got
 
     async def _revive(self) -> None:
@@ -209,16 +229,20 @@ class Disco(_Here):
 
     def _new(self) -> AsyncDisco:
         self._witness = Witness()
-        return AsyncDisco(
+        client = AsyncDisco(
             local=self._device,
             base_url=self._proxy.base_url,
             api_key="none",
             # It runs the device's file, so the file's chat template is the right one.
             continuation=Continuation(method="completions", template=str(self._server.gguf)),
             price=(0.15, 0.6),
+            state=False,  # each client knows what it is given, and nothing else
             timeouts=Timeouts(connect_s=CONNECT_S, first_content_s=SILENCE_S, gap_s=SILENCE_S),
             http_client=httpx2.AsyncClient(transport=self._witness),
         )
+        if self._learnt is not None:
+            client.router.statistics = client.router.catalog.statistics = copy.deepcopy(self._learnt)
+        return client
 
 
 def _gaps(got: Got, route: RouteRecord) -> list[tuple[float, bool]]:
@@ -226,7 +250,8 @@ def _gaps(got: Got, route: RouteRecord) -> list[tuple[float, bool]]:
     marks, gaps = [*got.times, got.end], []
     for failed in route.attempts:
         at = failed.ended_s
-        taken = next((t for t in route.attempts if at is not None and t.started_s >= at), None)
+        later = route.attempts[route.attempts.index(failed) + 1 :]
+        taken = next((t for t in later if at is not None and (t.started_s >= at or t.role == "heir")), None)
         if failed.failure is not None and taken is not None and taken.failure is None:
             first_s = taken.first_content_s
             after = got.end if first_s is None else min((m for m in marks if m >= first_s), default=got.end)

@@ -6,7 +6,7 @@ import itertools
 import random
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from faults.proxy_server.fault import Fault, Kind, Moment, Schedule, refusal
@@ -69,6 +69,18 @@ class Turn:
 def schedule(answers: int, seed: int) -> list[Turn]:
     """So many turns; about half of them have a fault. The same seed, the same turns."""
     return list(itertools.islice(_turns(random.Random(seed)), answers))
+
+
+def silent_schedule(answers: int, seed: int) -> list[Turn]:
+    """So many turns at the reader's pace, each with a silent fault: the silent ones of a long schedule."""
+    silent = (turn for turn in _turns(random.Random(seed)) if turn.silent)
+    return [replace(turn, paced=True) for turn in itertools.islice(silent, answers)]
+
+
+def healthy_schedule(answers: int, seed: int) -> list[Turn]:
+    """So many turns without a fault, for a client to learn from."""
+    healthy = (turn for turn in _turns(random.Random(seed)) if turn.fault is None)
+    return list(itertools.islice(healthy, answers))
 
 
 def _turns(rng: random.Random) -> Iterator[Turn]:

@@ -19,7 +19,9 @@ __all__ = ["ROUTES"]
 RESOLUTION_S = 1e-6
 """Records are rounded to microseconds: a loser took longer than the recorded time by at least this."""
 
-_FIRST = frozenset(("starter", "takeover"))  # roles of attempts that may have begun the answer
+_FIRST = frozenset(
+    ("starter", "takeover", "hedge", "heir")
+)  # roles of attempts that may have begun the answer
 _CUT_OFF = frozenset(("lost", "parked", "cancelled"))  # outcomes that mean: longer than the time it had
 _FEWEST_TOKENS = 8  # a rate from fewer tokens is not reliable
 

@@ -1,0 +1,122 @@
+"""What is learnt of an endpoint's silences: how long its healthy answers are silent, and how late they begin.
+
+Of each attempt that wrote enough, its longest gap counts (`profiles.upper_tail` says why). Of an attempt that was
+stopped while it was silent, only that the gap would have been longer is known. A failure by the fixed clock is a stall
+and no gap. An endpoint that was silent until its heir wrote counts as both: the breaker is told of a failure, and here
+the gap is known to be longer, because nobody can tell a stall from a gap that was cut short.
+
+What that may cost is bounded as well (`doubts_left`): each answer earns a tenth of a doubt, and a doubt needs a whole
+one. So at most about one in ten answers of an endpoint starts an heir, whatever happens; where a server has become
+slower as a whole, the doubts are soon used up, its gaps are then seen in full, and the limit follows them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from disco.plan import Candidate
+from disco.profiles import UpperTail
+from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState
+
+__all__ = ["KINDS", "Observation", "Silences", "observations"]
+
+FALSE_ALARM_SHARE = 0.0005  # of healthy answers, that are silent for longer than `silence_s` says
+HEDGED_SHARE = 0.01  # of healthy answers, whose first token takes longer than `slow_start` says
+LEAST_SILENCE_S = 0.1  # below, gaps say more about this machine than about an endpoint
+FEWEST_TOKENS = 8  # the longest gap of a shorter answer says little about that of a long one
+EARNED, MOST_DOUBTS = 0.1, 5.0  # doubts that an answer earns, and the most that are kept
+
+Observation = tuple[str, float]
+"""A kind of `KINDS`, and the number."""
+
+KINDS = ("gap_s", "gap_above_s", "late_start", "late_start_above")
+"""What is observed: the longest gap of an answer, s, and how late a first token was (see `Silences.starts`); "above":
+only that it is longer is known."""
+
+
+@dataclass(slots=True)
+class Silences:
+    """The silences of one endpoint under one model. All fields are mutable.
+
+    Attributes:
+        gaps: the longest gap of each answer, s.
+        starts: times to first token: as a multiple of the expected time where that depends on the prompt, else in s.
+        doubts_left: how many more doubts may start another endpoint.
+    """
+
+    gaps: UpperTail = field(default_factory=UpperTail)
+    starts: UpperTail = field(default_factory=UpperTail)
+    doubts_left: float = MOST_DOUBTS
+
+    def observe(self, kind: str, value: float) -> None:
+        """Add one observation of a kind in `KINDS`."""
+        sample = self.gaps if kind.startswith("gap") else self.starts
+        if "above" in kind:
+            sample.observe_censored(value)
+        else:
+            sample.observe(value)
+
+    def silence_s(self) -> float | None:
+        """Return `Candidate.silence_s`; None where too little is known, or no doubt is left."""
+        if self.doubts_left < 1.0:
+            return None
+        limit_s = self.gaps.exceeded_by(FALSE_ALARM_SHARE)
+        return None if limit_s is None else max(limit_s, LEAST_SILENCE_S)
+
+    def slow_start(self) -> float | None:
+        """Return what one in a hundred of `starts` exceeds; None where too little is known, or no doubt is left."""
+        return None if self.doubts_left < 1.0 else self.starts.exceeded_by(HEDGED_SHARE)
+
+    def count(self, state: AttemptState) -> None:
+        """Count the doubt that an attempt of a finished answer has cost, or what it has earned."""
+        change = EARNED if state.doubted_at is None else -1.0
+        self.doubts_left = min(MOST_DOUBTS, max(0.0, self.doubts_left + change))
+
+
+def observations(state: AttemptState, *, by_line: bool) -> list[Observation]:
+    """Return what one attempt of a finished answer says about its endpoint's silences.
+
+    Args:
+        state: the attempt.
+        by_line: the endpoint's time to first token depends on the prompt's length.
+    """
+    return [*_gap(state), *_start(state, by_line=by_line)]
+
+
+def _gap(state: AttemptState) -> list[Observation]:
+    if state.first_content_at is None or state.ended_at is None or state.tokens <= FEWEST_TOKENS:
+        return []
+    was_silent_s = state.ended_at - state.silent_from
+    cut_short = state.outcome is AttemptOutcome.CANCELLED or (
+        state.failure is not None and state.doubted_at is not None
+    )
+    if cut_short and was_silent_s > state.longest_gap_s:
+        return [("gap_above_s", was_silent_s)]
+    return [("gap_s", state.longest_gap_s)]
+
+
+def _start(state: AttemptState, *, by_line: bool) -> list[Observation]:
+    candidate, from_at = state.candidate, state.works_from_at
+    is_warm = candidate.load_s == 0.0 and not (state.seam is not None and state.seam.method == "instructed")
+    if state.failure is not None or state.outcome is AttemptOutcome.CANCELLED or not is_warm:
+        return []
+    if state.first_content_at is not None:
+        took_s = max(0.0, state.first_content_at - from_at)
+        if not by_line:
+            return [("late_start", took_s)]
+        if state.usage is None:
+            return []
+        read = state.usage.prompt_tokens - state.usage.cached_tokens - state.usage.probed[0]
+        return [("late_start", took_s / _expected_s(candidate, read))] if read > 0 else []
+    if state.ended_at is None or state.outcome is AttemptOutcome.FINISHED:
+        return []
+    took_s = max(0.0, state.ended_at - from_at)
+    if not by_line:
+        return [("late_start_above", took_s)]
+    if state.doubted_at is None or candidate.slow_start is None:
+        return []
+    return [("late_start_above", candidate.slow_start * took_s / max(state.doubted_at - from_at, 1e-3))]
+
+
+def _expected_s(candidate: Candidate, tokens: int) -> float:
+    return max(candidate.overhead_s + tokens / candidate.prefill_tps, 1e-3)

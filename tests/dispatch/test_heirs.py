@@ -1,0 +1,109 @@
+"""Who may start because another endpoint is silent, and how a policy's budget pays for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from disco.cost.budget_limiter import BudgetLimiter, Limit
+from disco.cost.budget_reservation import BudgetReservation
+from disco.dispatch import Dispatcher, Features, Preset
+from disco.dispatch.within_budget import within_budget
+from disco.events import Usage
+from disco.plan import Candidate, CoolDown, Payer, Plan, Start
+from disco.profiles import Empirical, Lengths
+from disco.rates import Rates
+from disco.request import Prefix
+
+LEARNT = {"silence_s": 0.3, "slow_start": 2.0}
+DEVICE = Candidate("device", "device", Rates(0.0, 1e-8), overhead_s=0.2, prefill_tps=500.0, **LEARNT)
+SERVER = Candidate("server", "any", Rates(1e-6, 4e-6), overhead_s=0.4, **LEARNT)
+BACKUP = replace(SERVER, name="backup", standby=True)
+ALL = (DEVICE, SERVER, BACKUP)
+PROMPTS = (20, 60, 150, 400)
+
+
+def dispatcher(policy: str, budget: float | None = None) -> Dispatcher:
+    preset = Preset(dispatch={"policy": policy, **({} if budget is None else {"budget": budget})})
+    lengths = Lengths.from_samples(PROMPTS)
+    ttft = Empirical.from_samples([0.2, 0.3, 0.4, 2.0])
+    return Dispatcher(preset, lengths=lengths, ttft=ttft, rng=np.random.default_rng(3))
+
+
+def plan_of(of: Dispatcher, tokens: int = 100, candidates=ALL, **how) -> Plan:
+    return of.plan(Features(prompt_tokens=tokens), candidates, {}, **how)
+
+
+def test_every_endpoint_that_may_serve_is_an_heir_in_order_of_preference():
+    assert plan_of(dispatcher("server_only")).heirs == ("device", "server", "backup")
+
+
+def test_before_there_is_data_on_any_endpoint_there_is_no_heir():
+    unknown = tuple(replace(c, silence_s=None, slow_start=None) for c in ALL)
+    assert plan_of(dispatcher("server_only"), candidates=unknown).heirs == ()
+
+
+def test_an_endpoint_that_cools_down_is_probed_or_is_spared_is_no_heir():
+    resting = {"server": CoolDown("server", "failures")}
+    assert plan_of(dispatcher("server_only"), resting=resting).heirs == ("device", "backup")
+    assert plan_of(dispatcher("server_only"), probing={"device"}).heirs == ("server", "backup")
+    spared = plan_of(dispatcher("length_threshold", 0.5), budget_class="background")
+    assert spared.heirs == ("device",)
+
+
+def test_what_may_only_run_on_this_device_has_no_heir_elsewhere():
+    local = Features(prompt_tokens=100, reach="device")
+    assert dispatcher("server_only").plan(local, ALL, {}).heirs == ("device",)
+
+
+def test_in_a_cascade_only_the_same_tier_is_an_heir():
+    tiers = (DEVICE, replace(SERVER, rank=1), replace(BACKUP, rank=1))
+    assert plan_of(dispatcher("cascade"), candidates=tiers).heirs == ("device",)
+
+
+@pytest.mark.parametrize(("left", "heirs"), [(1.0, ("device", "server")), (0.2, ("device",))])
+def test_where_an_absolute_budget_is_low_nothing_that_it_counts_is_an_heir(left, heirs):
+    limiter, limit = BudgetLimiter(), Limit("server_tokens", "server", "tokens", 10_000, 60.0)
+    payers = {c.name: (Payer(c.name, c.place, c.rates),) for c in (DEVICE, SERVER)}
+    reservation = BudgetReservation(limiter, (limit,), payers, 100, max_tokens=20)
+    if left < 1:
+        reservation.open(0, "server", Prefix(), 0.0)
+        used = Usage(int((1 - left) * 10_000))
+        reservation.settle(0, used, reported=True, now=0.0)
+    plan = Plan((Start("device"),), ("server",), heirs=("device", "server"))
+    by_name = {c.name: c for c in ALL}
+    cut = within_budget(plan, by_name, reservation, 1.0, known=("server",), prompt_tokens=100)
+    assert cut.heirs == heirs
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.tuples(st.sampled_from(PROMPTS), st.booleans()), min_size=20, max_size=120),
+    st.sampled_from([0.3, 0.6]),
+)
+def test_whatever_is_hedged_the_limited_side_reads_at_most_one_prompt_more_than_the_policy_lets_it(
+    requests, budget
+):
+    """After every request; a hedge is made wherever the plan allows it and the request is unlucky."""
+    alone, hedged = dispatcher("length_threshold", budget), dispatcher("length_threshold", budget)
+    planned = read = 0
+    for tokens, unlucky in requests:
+        planned += tokens * any(s.endpoint == "server" for s in plan_of(alone, tokens).starts)
+        plan = plan_of(hedged, tokens)
+        starts = any(s.endpoint == "server" for s in plan.starts)
+        read += tokens * starts
+        if unlucky and not starts and "server" in plan.heirs:
+            hedged.hedged("server", tokens, ALL)
+            read += tokens
+        assert read <= planned + max(PROMPTS)
+
+
+def test_what_a_budget_does_not_limit_is_not_counted():
+    of = dispatcher("server_only")
+    for _ in range(5):
+        of.hedged("device", 400, ALL)
+    assert plan_of(of).heirs == ("device", "server", "backup")
