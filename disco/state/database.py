@@ -244,8 +244,11 @@ class Database:
     def close(self) -> None:
         """Finish what was submitted, and close the file. Idempotent; a later call opens the file again."""
         self.flush()
-        with self._lock:
-            self._close_connection()
+        if self._lock.acquire(timeout=_FINISH_S):  # a disk that does not answer may hold up a thread for ever
+            try:
+                self._close_connection()
+            finally:
+                self._lock.release()
 
     # ------------------------------------------------------------------ one transaction
 

@@ -150,12 +150,20 @@ def read_observations(connection: sqlite3.Connection, subjects: Iterable[Subject
     """Return all observations of these subjects but the writer's own."""
     rows: list[tuple[Subject, Observation]] = []
     for subject in subjects:
-        found = connection.execute(
-            "SELECT kind, at, value, extra, observations.id FROM observations JOIN series ON series.id = series "
-            "WHERE endpoint = ? AND address = ? AND model = ? AND writer != ? ORDER BY observations.id",
-            (*subject, writer),
-        )
-        rows += [(subject, one) for row in found if (one := _observation(row)) is not None]
+        series = connection.execute(
+            "SELECT id, kind FROM series WHERE endpoint = ? AND address = ? AND model = ?", subject
+        ).fetchall()
+        found = []
+        for (
+            number,
+            kind,
+        ) in series:  # one by one: joined, SQLite would go through all observations in their order
+            values = connection.execute(
+                "SELECT at, value, extra, id FROM observations WHERE series = ? AND writer != ?",
+                (number, writer),
+            )
+            found += [one for row in values if (one := _observation((kind, *row))) is not None]
+        rows += [(subject, one) for one in sorted(found, key=lambda one: one.number)]
     return Learnt(rows, _newest(connection))
 
 
@@ -174,7 +182,7 @@ def observations_since(
         for row in reversed(found)
         if (subject := Subject(*row[:3])) in subjects and (one := _observation(row[3:])) is not None
     ]
-    return Learnt(rows, max(number, _newest(connection)))
+    return Learnt(rows, _newest(connection))
 
 
 def _observation(row: tuple[object, ...]) -> Observation | None:

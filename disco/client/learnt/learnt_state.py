@@ -41,6 +41,7 @@ from disco.state.observations import (
     prune_series,
     read_observations,
 )
+from disco.telemetry.log_lines import LOG
 
 if TYPE_CHECKING:
     from disco.client.endpoint_catalog.catalog import CatalogEntry
@@ -157,7 +158,8 @@ class LearntState:
 
     def _take(self, found: _Read | None, wanted: set[Subject], now: float) -> None:
         if found is None:
-            # The database has said what is wrong, unless it has not come back yet.
+            if self._database is not None and self._database.fault is None:  # else it has said what is wrong
+                LOG.warning("The state file %s was not read within %g s.", self._database.path, READ_WITHIN_S)
             self._again_at = time.monotonic() + AGAIN_AFTER_S
             return
         unix_s = time.time()
@@ -242,10 +244,12 @@ class LearntState:
             return observations_since(connection, seen, subjects, writer), read_facts(connection, BREAKER)
 
         read = partial(database.read, since, None)
-        found = await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
+        found = await anyio.to_thread.run_sync(read)
         if found is None:
             return
         learnt, breakers = found
+        if learnt.newest < seen:  # the file was made anew
+            self._read_to.clear()
         self._seen = learnt.newest
         self._breakers.restore(breakers, anyio.current_time(), time.time())
         if seen < 0 or not learnt.observations:
