@@ -67,7 +67,7 @@ def check(path: Path, folder: Path, programs: int, answers: int) -> None:
                         "WHERE writer = ? AND kind = ? AND value >= 0.0",
                         (writer, kind),
                     ).fetchone()
-                    assert count <= found[0] <= answers, "committed observations are missing"
+                    assert count <= found[0] <= answers, f"committed observations are missing: {kind}"
             scores = "SELECT count(*) FROM scores WHERE history = histories.id"
             seen, kept = connection.execute(
                 f"SELECT seen, ({scores}) FROM histories WHERE model = ?", (f"program-{number}",)
