@@ -231,7 +231,10 @@ class Database:
             self._queue.put(work)
 
     def flush(self, within_s: float = _FINISH_S) -> bool:
-        """Wait until what was submitted is written, for so many seconds at most; return whether that is over."""
+        """Wait until what was submitted is written, for so many seconds at most; return whether it is, as far as known.
+
+        What cannot be written for another reason than a lock is gone, with a warning.
+        """
         return self._queue.finish(within_s)
 
     def tidy(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -19,6 +20,7 @@ MOST_WAITING: Final = 1000
 
 _IDLE_S = 5.0  # an idle thread ends after this time; the next work starts another one
 _AGAIN_S = 0.5  # after the file was found locked
+_LAST_TRY_S = 0.5  # more than a try takes that finds it locked
 
 
 class WriteQueue:
@@ -26,7 +28,8 @@ class WriteQueue:
 
     What has gathered while the file was written is written together, as one transaction.
 
-    Mutable: `_waiting`, `_thread` (None: there is none, or it ends), `_is_ending`.
+    Mutable: `_waiting`, `_thread` (None: there is none, or it ends), `_ends_at` (on the clock of `time.monotonic`;
+    None: it is not to end), `_has_dropped`.
     """
 
     def __init__(self, write: Callable[[Sequence[Work]], bool]) -> None:
@@ -35,14 +38,15 @@ class WriteQueue:
         self._changed = threading.Condition(threading.Lock())
         self._waiting: list[Work] = []
         self._thread: threading.Thread | None = None
-        self._is_ending = False
+        self._ends_at: float | None = None
+        self._has_dropped = False
 
     def put(self, work: Work) -> None:
         """Have this done, and return at once."""
         with self._changed:
             self._waiting.append(work)
             if self._thread is None:
-                self._is_ending = False
+                self._ends_at, self._has_dropped = None, False
                 self._thread = threading.Thread(target=self._run, name="disco-state", daemon=True)
                 self._thread.start()
             else:
@@ -51,33 +55,34 @@ class WriteQueue:
     def finish(self, within_s: float) -> bool:
         """Wait until all is done that was put, for so many seconds at most; return whether it is.
 
-        A locked file is tried once more, and what was for it is then given up.
+        While the file is locked, it is tried again within that time. What it is then locked for is given up.
         """
         with self._changed:
-            thread, self._is_ending = self._thread, True
+            thread, self._ends_at = self._thread, time.monotonic() + within_s
             self._changed.notify()
         if thread is None:
             return True
-        thread.join(within_s)
-        return not thread.is_alive()
+        thread.join(within_s + _LAST_TRY_S)
+        return not (thread.is_alive() or self._has_dropped)
 
     def _run(self) -> None:
         works: list[Work] = []
         while True:
             with self._changed:
-                if not works and not self._waiting and not self._is_ending:
+                if not works and not self._waiting and self._ends_at is None:
                     self._changed.wait(_IDLE_S)
                 works, self._waiting = [*works, *self._waiting][-MOST_WAITING:], []
                 if not works:
                     self._thread = None
                     return
-                is_last = self._is_ending
-            if self._done(works) or is_last:
+            if self._done(works):
                 works = []
                 continue
             with self._changed:
-                if not self._is_ending:
+                if self._ends_at is None:
                     self._changed.wait(_AGAIN_S)
+                elif time.monotonic() >= self._ends_at:
+                    works, self._has_dropped = [], True
 
     def _done(self, works: Sequence[Work]) -> bool:
         try:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from forked import FORKS
-from state.killed_programs import learn
+from state.learning_programs import learn
 
 from disco.state import Database
 from disco.state.observations import read_observations
