@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import time
+from array import array
 
 import pytest
 
 from disco.cli import main
+from disco.endpoints.saved_prompts import PromptCache
+from disco.endpoints.saved_prompts.prompt_file import PromptHead
+from disco.endpoints.saved_prompts.prompt_folder import PromptFolder
 from disco.judging import HistoryKey, StoredHistory
 from disco.state import Database
 from disco.state.facts import put_fact
@@ -142,3 +146,23 @@ def test_a_broken_file_is_named_and_only_that_is_deleted(capsys, path, tmp_path)
     assert diary.stat().st_mode & 0o777 == 0o644
     assert "which was damaged" in shown(capsys, "forget", "--all")
     assert [file.name for file in tmp_path.iterdir()] == ["diary.txt"]
+
+
+def test_saved_prompts_are_listed_in_numbers_and_deleted(tmp_path, monkeypatch, capsys):
+    head = PromptHead(tmp_path, bytes(16), "leading", array("i", range(300)), 0, 1.0, time.time(), 0)
+    folder = PromptFolder(PromptCache(folder=tmp_path / "mine"), bytes(16), print)
+    assert folder.add(head, memoryview(bytes(2**20)), keeps_going=lambda: True)
+    apart = tmp_path / "mine" / "notes.txt"
+    apart.touch()
+    named = ["state", "prompts", "--folder", str(tmp_path / "mine")]
+    assert main(named) == 0
+    shown = capsys.readouterr().out
+    assert "1 saved prompts, 1 MiB" in shown
+    assert "300" in shown
+    assert main([*named, "--forget"]) == 0
+    assert list((tmp_path / "mine").iterdir()) == [apart]
+    assert main(named) == 0
+    assert "No prompt is saved" in capsys.readouterr().out
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert main(["state", "prompts"]) == 0
+    assert "No prompt is saved" in capsys.readouterr().out

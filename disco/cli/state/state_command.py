@@ -37,6 +37,12 @@ def add_state(commands: Any) -> argparse.ArgumentParser:
     )
     forget.add_argument("--older-than", type=float, metavar="DAYS", help="learnt before so many days")
     forget.set_defaults(run=_forget)
+    prompts = subcommands.add_parser("prompts", help="the saved prompts of local models (docs/warm-start.md)")
+    prompts.add_argument(
+        "--folder", metavar="FOLDER", help="where they lie (default: the user's folder for caches)"
+    )
+    prompts.add_argument("--forget", action="store_true", help="delete them")
+    prompts.set_defaults(run=_prompts)
     for one in (show, export, forget):
         one.add_argument(
             "--state", metavar="FILE", help="the state file (default: $DISCO_STATE, else the user's)"
@@ -56,6 +62,12 @@ def _export(screen: Screen, arguments: argparse.Namespace) -> int:
 
     check_output(arguments, out=arguments.out)
     return run_export(screen, arguments.state, arguments.out)
+
+
+def _prompts(screen: Screen, arguments: argparse.Namespace) -> int:
+    from disco.cli.state.prompts import run_prompts  # noqa: PLC0415 - as above
+
+    return run_prompts(screen, arguments.folder, forget=arguments.forget)
 
 
 def _forget(screen: Screen, arguments: argparse.Namespace) -> int:

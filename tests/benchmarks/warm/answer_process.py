@@ -12,11 +12,12 @@ LAUNCHED_AT, *_ARGUMENTS = sys.argv[1:]
 def main() -> None:
     """Ask the question, with what the arguments (JSON) say."""
     given = json.loads(_ARGUMENTS[0])
-    from disco import Disco  # its import is part of the start
+    from disco import Disco, Timeouts  # their import is part of the start
 
-    # Stays in the state of a client that its user has left alone, and saves nothing itself but prompts.
     cache = given["prompt_cache"] or False
-    with Disco(local=given["local"], isolation=given["isolation"], prompt_cache=cache, state=False) as client:
+    how = {"local": given["local"], "isolation": given["isolation"], "state": False}
+    patient = Timeouts(first_content_s=None, gap_s=None)  # the machine may be busy
+    with Disco(**how, prompt_cache=cache, timeouts=patient) as client:
         asked_at = time.time()
         stream = client.chat.completions.create(
             model="any",

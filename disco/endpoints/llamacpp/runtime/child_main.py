@@ -14,6 +14,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import IO, Any, NoReturn
@@ -142,7 +143,8 @@ class _Process:
             return MeasurementJob(self._out, **content)
         if name == "save_prompts":
             within_s = content["within_s"]
-            return SavePrompts(inf if within_s is None else within_s, self._out)
+            still_works = partial(self._out.send, "progress")  # a large state takes longer than a token
+            return SavePrompts(inf if within_s is None else within_s, self._out, still_works)
         makers = {"score": self._scoring, "score_texts": self._text_scoring, "size": self._sizing}
         makers["draft"] = self._drafting
         job = makers.get(name, self._generation)(content)

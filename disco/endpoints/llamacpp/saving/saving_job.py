@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import inf
 from typing import Any
 
@@ -31,17 +31,30 @@ class SavePrompts(Job):
     Args:
         within_s: after so many seconds it ends, too.
         mail: nothing is put there.
+        still_works: called now and then.
     """
 
-    def __init__(self, within_s: float = inf, mail: Outbox | None = None) -> None:
+    def __init__(
+        self,
+        within_s: float = inf,
+        mail: Outbox | None = None,
+        still_works: Callable[[], None] | None = None,
+    ) -> None:
         super().__init__(_NoMail() if mail is None else mail)
         self._within_s = within_s
+        self._still_works = still_works
 
     def order(self) -> tuple[str, Mapping[str, Any]]:
         return "save_prompts", {"within_s": None if self._within_s == inf else self._within_s}
 
     def run(self, model: NativeModel) -> bool:
         until = time.monotonic() + self._within_s
+
+        def keeps_going() -> bool:
+            if self._still_works is not None:
+                self._still_works()
+            return not self.flag.is_set() and time.monotonic() < until
+
         if model.keeper is not None:
-            model.keeper.save(model, lambda: not self.flag.is_set() and time.monotonic() < until)
+            model.keeper.save(model, keeps_going)
         return True
