@@ -74,7 +74,8 @@ class ShadowRuns:
 
     Attributes:
         answers: in order.
-        real, other: for each answer, its runs under each plan, one for each draw; the same draws for both.
+        real, other: for each answer, its runs under each plan, one for each draw; the same draws for both where the
+            plans have the same starts.
         times: by endpoint.
     """
 
@@ -121,6 +122,10 @@ def play_shadows(
             other[row].append(_play(answer, answer.plan, scripts, row, times, at_other_rates=True))
             if answer.real == answer.plan:
                 real[row].append(other[row][-1])
+            elif draw and answer.real.starts != answer.plan.starts:
+                real[row].append(
+                    real[row][0]
+                )  # nothing is corrected by it: it only shows how right the runs are
             else:
                 real[row].append(_play(answer, answer.real, scripts, row, times, at_other_rates=False))
         if progress is not None:
