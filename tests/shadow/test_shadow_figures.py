@@ -167,6 +167,7 @@ def test_what_raced_is_measured_for_the_winner_alone(tmp_path):
     assert one.cost_from["measured"] == 1.0
     assert one.other.cost_usd == pytest.approx(100 * 1.5e-7 + 20 * 6e-7)
     assert one.real.cost_usd > one.other.cost_usd
+    assert one.run_cost == pytest.approx(1.0), "the loser is charged for what it was charged for"
     assert one.real.starts == 2.0
     assert one.other.starts == 1.0
 

@@ -31,7 +31,9 @@ class Seen:
         over_s: it had not written when it was stopped, this long after its start.
         failed_s: it failed this long after its start, before it wrote.
         tpot_s: mean time per token.
-        read_tokens, cached_tokens: tokens of the prompt that it read, and those that it had in its cache.
+        read_tokens, cached_tokens: tokens of the prompt that it read before it wrote, and those in its cache.
+        charged_tokens: tokens of the prompt that it was charged for when it was stopped before it wrote, those in its
+            cache not counted; a server's are the ledger's estimate.
         cold: it had to load its model.
     """
 
@@ -41,6 +43,7 @@ class Seen:
     tpot_s: float | None = None
     read_tokens: int = 0
     cached_tokens: int = 0
+    charged_tokens: int = 0
     cold: bool = False
 
 
@@ -237,9 +240,9 @@ def _seen(row: Mapping[str, Any]) -> dict[str, Seen]:
             over_s=until_s if first_s is None and not failed else None,
             failed_s=until_s if failed else None,
             tpot_s=_tpot_s(one),
-            # A first word after which the prompt was read: what a stopped loser read is not known.
             read_tokens=0 if first_s is None else one["prompt_tokens"] - one["cached_tokens"],
             cached_tokens=0 if first_s is None else one["cached_tokens"],
+            charged_tokens=0 if first_s is not None else one["prompt_tokens"] - one["cached_tokens"],
             cold=bool(one["cold"]),
         )
     return found

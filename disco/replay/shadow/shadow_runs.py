@@ -39,6 +39,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _NO_CLOCKS = Timeouts(connect_s=None, first_content_s=None, gap_s=None, total_s=None)
+_SAME_S = 1e-5  # records round to microseconds
 _STOPPED = (AttemptOutcome.LOST, AttemptOutcome.PARKED)
 _STREAM, _AGAIN = 31, 32  # of the draws; with the seed and the endpoint's name
 
@@ -74,7 +75,8 @@ class ShadowRuns:
 
     Attributes:
         answers: in order.
-        real, other: for each answer, its runs under each plan, one for each draw; the same draws for both.
+        real, other: for each answer, its runs under each plan, one for each draw; the same draws for both where the
+            plans have the same starts.
         times: by endpoint.
     """
 
@@ -121,6 +123,10 @@ def play_shadows(
             other[row].append(_play(answer, answer.plan, scripts, row, times, at_other_rates=True))
             if answer.real == answer.plan:
                 real[row].append(other[row][-1])
+            elif draw and answer.real.starts != answer.plan.starts:
+                real[row].append(
+                    real[row][0]
+                )  # nothing is corrected by it: it only shows how right the runs are
             else:
                 real[row].append(_play(answer, answer.real, scripts, row, times, at_other_rates=False))
         if progress is not None:
@@ -290,16 +296,31 @@ def _cost_usd(
         rates = answer.rates.get(charge.endpoint, Rates())
         prompt_tokens, cached_tokens = charge.prompt_tokens, charge.cached_tokens
         if prompt_tokens and charge.attempt is not None:
-            read = _share_read(session.attempts[charge.attempt], times[charge.endpoint].line, first_s)
-            prompt_tokens -= round((1.0 - read) * (prompt_tokens - cached_tokens))
+            state = session.attempts[charge.attempt]
+            if state.outcome in _STOPPED and state.ended_at is not None:
+                read = _read_tokens(answer, state, prompt_tokens, times[charge.endpoint].line, first_s)
+                prompt_tokens, cached_tokens = read, 0
         total += rates.cost(prompt_tokens, charge.completion_tokens, cached_tokens)
     return total
 
 
-def _share_read(state: AttemptState, line: LinearFit | None, first_s: Mapping[str, float]) -> float:
-    """Return how much of the prompt an attempt read: live, a device that has lost may be stopped while it reads."""
-    if line is None or state.outcome not in _STOPPED or state.ended_at is None:
-        return 1.0
-    reads_s = first_s[state.candidate.name] - line.c_s
-    worked_s = state.ended_at - state.started_at - line.c_s
-    return min(max(worked_s / reads_s, 0.0), 1.0) if reads_s > 0 else 1.0
+def _read_tokens(
+    answer: ShadowedAnswer,
+    state: AttemptState,
+    prompt_tokens: int,
+    line: LinearFit | None,
+    first_s: Mapping[str, float],
+) -> int:
+    """Return what a loser is charged for: live, a device may be stopped while it reads, and a server's is estimated."""
+    assert state.ended_at is not None
+    name, worked_s = state.candidate.name, state.ended_at - state.started_at
+    seen = answer.seen.get(name, Seen())
+    if seen.over_s is not None and (line is None or worked_s <= seen.over_s + _SAME_S):
+        return round(
+            seen.charged_tokens * (1.0 if line is None else min(worked_s / max(seen.over_s, _SAME_S), 1.0))
+        )
+    if line is None:
+        return prompt_tokens
+    reads_s = first_s[name] - line.c_s
+    share = min(max((worked_s - line.c_s) / reads_s, 0.0), 1.0) if reads_s > 0 else 1.0
+    return max(round(share * prompt_tokens), seen.charged_tokens)

@@ -81,9 +81,17 @@ class EndpointTimes:
 
     @classmethod
     def again(cls, candidate: Candidate, seen: Sequence[Seen], rng: np.random.Generator) -> EndpointTimes:
-        """Return what as many of these answers, drawn at random, would have shown: how far the times are known."""
-        drawn = rng.integers(0, len(seen), len(seen)).tolist() if seen else []
-        return cls.of(candidate, [seen[i] for i in drawn])
+        """Return what as many of these answers, drawn at random, would have shown: how far the times are known.
+
+        As many first tokens are drawn as there are, from these; and as many of the others from those.
+        """
+        drawn: list[Seen] = []
+        for some in (
+            [one for one in seen if one.ttft_s is not None and not one.cold],
+            [one for one in seen if one.ttft_s is None or one.cold],
+        ):
+            drawn += [some[i] for i in rng.integers(0, len(some), len(some)).tolist()] if some else []
+        return cls.of(candidate, drawn)
 
     def basis(self, answer: ShadowedAnswer, name: str) -> Basis:
         """Return where the endpoint's TTFT of that answer comes from."""
