@@ -282,10 +282,26 @@ def test_a_wait_for_ones_turn_is_no_silence():
     assert session.silence.next_at == pytest.approx(5.0 + 3 * 0.1)
 
 
+def test_a_process_that_was_busy_reads_what_came_meanwhile_before_it_doubts_anybody():
+    session = session_of({"server": WRITER, "device": HEIR}, PLAN, believed=LEARNT)
+    session.start(0.0)
+    session.deltas(0, [Delta(" word")], 0.1)
+    assert session.silence is not None
+    assert session.wake_at == pytest.approx(0.3)
+    session.woken(0.8)  # the event loop stood still
+    assert len(session.attempts) == 1
+    assert session.wake_at == pytest.approx(0.83)
+    session.deltas(0, [Delta(" word")], 0.81)
+    session.woken(0.83)
+    assert len(session.attempts) == 1
+    session.woken(session.wake_at)
+    assert [a.role.value for a in session.attempts] == ["starter", "heir"]
+
+
 # ---------------------------------------------------------------------- schedules
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(
     after=st.integers(0, 80),
     for_s=st.floats(0.0, 1.5) | st.just(math.inf),

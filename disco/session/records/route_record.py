@@ -93,8 +93,8 @@ class MigrationRecord:
 
     Attributes:
         source, target: endpoint names.
-        outcome: "switched", or why the migration was given up ("late", "target_failed", "source_finished", "source_back"
-            after a silence, ...).
+        outcome: "switched", or why the migration was given up ("late", "target_failed", "source_finished",
+            "source_back" after a silence, ...).
         decided_s, switched_s: seconds since the request.
         cut_char, cut_tokens: where the answer was cut.
         expected_s, took_s: predicted and real time to the target's first token, s.

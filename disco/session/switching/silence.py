@@ -23,10 +23,11 @@ from disco.session.switching.silence_rule import MOST_HEIRS, SilentWriter, doubt
 __all__ = ["SilenceControl"]
 
 _ROUNDING = 1e-9  # of times, s
+_LATE_S = 0.03  # a timer that is so late says that this process was busy
 
 
 class SilenceControl:
-    """Starts heirs of silent attempts. Mutable: `next_at`, `_seen`, `_false_alarms`, `_heirs`.
+    """Starts heirs of silent attempts. Mutable: `next_at`, `_seen`, `_false_alarms`, `_heirs`, `_not_before`.
 
     Attributes:
         next_at: call `check` no later than this; earlier does no harm, and it is often too early. `inf`: not at all.
@@ -40,6 +41,7 @@ class SilenceControl:
         self._seen: tuple[AttemptState | None, RunningMigration | None] = None, None
         self._false_alarms = 0
         self._heirs = 0
+        self._not_before = -inf
 
     # ------------------------------------------------------------------ when
 
@@ -47,7 +49,7 @@ class SilenceControl:
         """Compute `next_at` again: an attempt has started, failed, ended or left its queue."""
         self._seen = self._transcript.writer, self._migration.moving
         due = self._due(now)
-        self.next_at = inf if due is None else due[0]
+        self.next_at = inf if due is None else max(due[0], self._not_before)
 
     def wakes_at(self, now: float) -> float:
         """Return `next_at`, computed again where there is another writer, or where a migration began or ended."""
@@ -57,9 +59,17 @@ class SilenceControl:
         return self.next_at
 
     def check(self, now: float, out: list[Effect]) -> None:
-        """Start a hedge or an heir if the rule says so."""
+        """Start a hedge or an heir if the rule says so.
+
+        Where the call itself comes late, this process was busy: what came meanwhile is read first.
+        """
         due = self._due(now)
         if due is not None and due[0] <= now + _ROUNDING:
+            if now - due[0] > _LATE_S and self._not_before < due[0]:
+                self._not_before = now + _LATE_S
+            if now + _ROUNDING < self._not_before:
+                self.note(now)
+                return
             self._heirs += 1
             _, heir, doubted = due
             for state in doubted:
