@@ -23,6 +23,8 @@ os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
 os.environ["DISCO_STATE"] = "off"
 # Nor does the battery or the load of the machine that runs the tests change a plan; a test of that gives readings.
 os.environ["DISCO_POWER"] = "off"
+# Nor attaches to a `disco serve` of the user's, or of another test; a test that attaches names a folder.
+os.environ["DISCO_ATTACH"] = "off"
 
 from quick_model import use_quick_model
 from servers import LlamaServer, llama_cpp_server, native_llama_server

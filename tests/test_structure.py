@@ -37,8 +37,10 @@ ALLOWED: dict[str, set[str]] = {
 ENDPOINT_SHARED = (
     *("endpoints.contract", "endpoints.chat_template", "endpoints.gguf_header", "endpoints.drafter"),
     "endpoints.background_tasks",
+    "endpoints.published_ttft",
 )
 ENDPOINT_KINDS = {
+    "endpoints.attached": set(),
     "endpoints.continuation": set(),
     "endpoints.openai_api": {"endpoints.continuation"},
     "endpoints.llamacpp": {"endpoints.saved_prompts"},

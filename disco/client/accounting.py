@@ -41,6 +41,7 @@ class Accounting:
         created_s: when the request came, Unix time in seconds.
         on_refit: called when there is enough new data to fit the policies again.
         on_end: called last.
+        told: called before; asks servers what they publish.
         probes: those of the client; None where the request had to stay on this machine.
         members: every endpoint that took part or could have, by name.
         model: the model that the request named.
@@ -61,6 +62,7 @@ class Accounting:
         created_s: float,
         on_refit: Callable[[], None],
         on_end: Callable[[], None],
+        told: Callable[[], None],
         probes: BackgroundProbes | None,
         members: Mapping[str, Endpoint],
         model: str,
@@ -77,6 +79,7 @@ class Accounting:
         self._created_s = created_s
         self._on_refit = on_refit
         self._on_end = on_end
+        self._told = told
         self._probes = probes
         self._members = members
         self._model = model
@@ -120,6 +123,7 @@ class Accounting:
             self._report.finish(live.written(), live.error)
         if self._probes is not None:
             self._probes.after(session, self._members, self._model)
+        self._told()
         self._on_end()
 
     def _warn_of_refused_keys(self, session: Session) -> None:

@@ -212,6 +212,9 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
             that returns them is called in the event loop for each request, and must not block. See docs/power.md.
         shadow: another preset, as `preset`. It plans every routed answer, too, and its plans are only recorded, in
             `route.shadow`; `disco shadow` compares what they would have come to. See docs/shadow.md.
+        attach: whether a model that `local` names is used where a running `disco serve` of this user has it, instead of
+            being loaded here (docs/attach.md). `"auto"`: where it is the same file. True: also where it only has the
+            same name. False: never.
         on_route: called in the event loop with the route record of every finished answer. Must not block. May be
             a list of callables. An exception from one of them is logged and does not affect the answer. A
             `disco.RouteLog` writes the records to a file.
@@ -249,6 +252,7 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
         speculate: Literal["auto", "always", "off"] = "off",
         power: PowerSource = None,
         shadow: str | os.PathLike[str] | Preset | None = None,
+        attach: Literal["auto"] | bool = "auto",
         on_route: OnRoute | None = None,
         api_key: str | Callable[[], Awaitable[str]] | None = None,
         base_url: str | httpx2.URL | None = _UNSET,
@@ -283,6 +287,7 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
             speculate=speculate,
             power=power,
             shadow=shadow,
+            attach=attach,
             on_route=on_route,
         )
         sdk = {

@@ -49,8 +49,8 @@ class PowerWatch:
             "off". False: nothing is read. Sensors are read in a thread; a function is called in the event loop for each
             request.
         host: runs what is read in the background.
-        knows_own_load: whether all models on this machine run in this program: else their work looks like other
-            programs' load, which is then taken as not known.
+        knows_own_load: returns whether all models on this machine run in this program now: else their work looks like
+            other programs' load, which is then taken as not known.
         now: returns (monotonic time, Unix time), s. Both count: one of them may stand still while the machine sleeps.
 
     Raises:
@@ -62,7 +62,7 @@ class PowerWatch:
         source: PowerSource,
         host: BackgroundTasks,
         *,
-        knows_own_load: bool = True,
+        knows_own_load: Callable[[], bool] = lambda: True,
         now: Callable[[], _Clocks] = lambda: (time.monotonic(), time.time()),
     ) -> None:
         self._sensors: Sensors | None = None
@@ -79,7 +79,7 @@ class PowerWatch:
                 f"power is {source!r}. Give False, an object with a method read() that returns disco.PowerReadings, a "
                 "function that returns them, or leave power out."
             )
-        self._hides_load = not knows_own_load and source is None
+        self._knows_own_load = knows_own_load if source is None else lambda: True
         self._host = host
         self._now = now
         self._readings = UNKNOWN
@@ -147,7 +147,7 @@ class PowerWatch:
             if not self._has_failed:
                 self._has_failed = True
                 LOG.warning("The state of this machine cannot be read: %s.", type(error).__name__)
-        if self._hides_load:
+        if not self._knows_own_load():
             readings = replace(readings, load_share=None)
         self._readings, self._read_at = readings, self._now()
 

@@ -16,7 +16,7 @@ from openai.types import Model
 
 from disco.client.chat.routed_request import clocks_of
 from disco.client.request_options import RequestOptions, chosen_preset, merge_options
-from disco.client.settings import ClientSettings, PromptCache, SharedParts
+from disco.client.settings import ClientSettings, SharedParts
 from disco.errors import ConfigurationError
 from disco.request import Timeouts
 
@@ -230,6 +230,7 @@ def takes_arguments_of(sdk: Callable[..., Any]) -> Callable[[Method], Method]:
 def _router(settings: ClientSettings, *, has_server: bool) -> Router:
     from disco.client.endpoint_catalog.client_endpoints import Hosting  # noqa: PLC0415 - as below
     from disco.client.router import Router  # noqa: PLC0415 - numpy and pydantic models load with it
+    from disco.endpoints.saved_prompts import PromptCache  # noqa: PLC0415 - as above
 
     if settings.backups and not has_server:
         raise ConfigurationError(
@@ -238,7 +239,7 @@ def _router(settings: ClientSettings, *, has_server: bool) -> Router:
     local = settings.local
     return Router(
         local=Path(local) if _is_path(local) else local,  # type: ignore[arg-type]
-        here=Hosting(settings.isolation, PromptCache.of(settings.prompt_cache)),
+        here=Hosting(settings.isolation, PromptCache.of(settings.prompt_cache), settings.attach),
         preset=chosen_preset(settings.preset, settings.policy),
         device_profile=settings.device_profile,
         server_profile=settings.server_profile,

@@ -21,6 +21,7 @@ from disco.client.endpoint_catalog.client_endpoints import AnyTier, ClientEndpoi
 from disco.client.endpoint_catalog.dispatchers import Dispatchers
 from disco.client.endpoint_catalog.local_servers import LocalServer
 from disco.client.endpoint_catalog.pairs import Speculate, drafting_of, questions
+from disco.client.endpoint_catalog.told_ttft import ToldTtft
 from disco.client.learnt.learnt_state import LearntState, store_in
 from disco.client.live_driver import LiveSession
 from disco.client.planning import PlanningView, as_asked, prepare, with_heir_prompts
@@ -59,6 +60,7 @@ class Router:
     logged).
 
     Attributes:
+        local: the local endpoint; None if there is none.
         database: the state file; None where the client has none.
         learnt: what the file knows and what the client learns.
     """
@@ -83,11 +85,12 @@ class Router:
         shadow: str | os.PathLike[str] | Preset | None = None,
         seed: int | None = None,
     ) -> None:
-        """See `AsyncDisco` for the arguments; `seed` fixes the random choices of dispatch."""
+        """See `AsyncDisco` for the arguments; `here`: how `local` runs; `seed`: of the random choices of dispatch."""
         self.preset = with_limits(load_preset(preset), budget)
         self.endpoints = ClientEndpoints(
             local=local, here=here, tiers=tiers, backups=backups, price=price, speculate=speculate
         )
+        self.local = self.endpoints.local
         self.catalog = EndpointCatalog(
             local=self.local, device_profile=device_profile, server_profile=server_profile
         )
@@ -106,14 +109,10 @@ class Router:
         parts = self.statistics, self.health, self.judging.book, self._host
         self.learnt = LearntState(self.database, store, *parts, on_news=self._refit)
         self._probes = BackgroundProbes(self._host)
-        self.power = PowerWatch(power, self._host, knows_own_load=self.endpoints.runs_here)
+        self.power = PowerWatch(power, self._host, knows_own_load=lambda: self.endpoints.runs_here)
+        self._told = ToldTtft(self.catalog, self._host, on_told=self._refit)
         # Records of direct answers are written in the application's threads, also by destructors.
         self._many_threads = threading.RLock()
-
-    @property
-    def local(self) -> Endpoint | None:
-        """The local endpoint; None if there is none."""
-        return self.endpoints.local
 
     def check(self, server: Endpoint | None, defaults: RequestOptions = NO_OPTIONS) -> None:
         """Refuse a configuration under which no request could ever be served.
@@ -288,6 +287,7 @@ class Router:
             created_s=created_s,
             on_refit=self._refit,
             on_end=partial(self.learnt.answered, watch),
+            told=partial(self._told.after, within, model),
             probes=None if features.local_only else self._probes,
             members=endpoints,
             model=model,
@@ -306,10 +306,12 @@ class Router:
         self, server: OpenAIEndpoint | None, model: str | None, options: RequestOptions = NO_OPTIONS
     ) -> None:
         """Warm up every endpoint that requests with these options may reach; see `ClientEndpoints.warm_up`."""
-        drafting = drafting_of(options, self._preset(options))
+        drafting, reach = drafting_of(options, self._preset(options)), self.reach_of(options)
+        members = self.endpoints.members(server, drafting)
         await self.power.look(self._preset(options).power)  # its first readings take longer than later ones
-        await self.learnt.warm_up(self.endpoints.members(server, drafting), model)
-        await self.endpoints.warm_up(server, model, self.reach_of(options), drafting)
+        await self.learnt.warm_up(members, model)
+        await self.endpoints.warm_up(server, model, reach, drafting)
+        await self._told.ask_all(members, model, reach)
 
     async def aclose(self) -> None:
         """End all sessions, and close every endpoint but the server and those that the caller owns. Idempotent."""

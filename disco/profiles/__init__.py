@@ -25,6 +25,7 @@ from disco.profiles.profile_types import (
 )
 from disco.profiles.rolling_distribution import Rolling
 from disco.profiles.time_distribution import Empirical
+from disco.profiles.told_times import trust, with_told
 from disco.profiles.upper_tail import UpperTail
 
 __all__ = [
@@ -51,5 +52,7 @@ __all__ = [
     "load_profile",
     "load_server",
     "save_profile",
+    "trust",
     "user_profile_dir",
+    "with_told",
 ]

@@ -89,7 +89,8 @@ class Guards:
     Args:
         app: the application to guard.
         direct: by path, the applications that get POST requests without the application's routing in between.
-        key: the key that every request except `/health` must have (`Authorization: Bearer`); None: no key needed.
+        key: the key that every request must have (`Authorization: Bearer`); None: no key needed.
+        keyless: paths that need no key here: they tell nothing, or check another key themselves.
         names: hosts that requests may name; None: any host. On loopback, this stops a web page whose own name
             resolves to 127.0.0.1 (DNS rebinding).
         origins: see `check_origins`.
@@ -103,6 +104,7 @@ class Guards:
         *,
         direct: Mapping[str, ASGIApp],
         key: str | None,
+        keyless: frozenset[str],
         names: frozenset[str] | None,
         origins: frozenset[str],
         label: Callable[[str], str],
@@ -111,6 +113,7 @@ class Guards:
         self._app = app
         self._direct = direct
         self._key = None if key is None else key.encode()
+        self._keyless = keyless
         self._names = names
         self._origins = origins
         self._label = label
@@ -139,7 +142,7 @@ class Guards:
         try:
             preflight = scope["method"] == "OPTIONS" and b"access-control-request-method" in headers
             # A preflight has no key: the browser asks first whether it may send the key.
-            self._check(headers, keyless=preflight or scope["path"] == "/health")
+            self._check(headers, keyless=preflight or scope["path"] in self._keyless)
             if preflight:
                 await Reply(sending, path).begin(204, _preflight(headers))
                 await sending({"type": "http.response.body", "body": b""})

@@ -18,12 +18,14 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from disco.client import AsyncDisco
+from disco.endpoints.attached.messages import ANSWERS, HELLO
 from disco.endpoints.llamacpp.batching.round_engine import RoundEngine
 from disco.endpoints.split.wire import LAYERS, STREAM
 from disco.errors import ConfigurationError
 from disco.server.access_guards import Guards, check_exposure, check_key, check_origins, is_loopback
 from disco.server.admission import AnswerLimiter
 from disco.server.api_errors import INVALID, SERVER, Refusal, refusal_of
+from disco.server.device.device_route import PATHS, DeviceAnswersRoute, DeviceProofRoute
 from disco.server.http_reply import JSON, Reply
 from disco.server.layers.layer_facts_route import LayerFactsRoute
 from disco.server.layers.layer_host import LayerHost
@@ -31,6 +33,7 @@ from disco.server.layers.layer_metrics import LayerMetrics
 from disco.server.layers.stream_route import StreamRoute, UpgradeRoute
 from disco.server.prometheus import CONTENT_TYPE_LATEST, Metrics
 from disco.server.relay import Relay
+from disco.server.ttft_board import PUBLISHES, TTFT, TtftBoard, TtftRoute
 from disco.server.verifier.facts_route import VERIFIER, FactsRoute
 from disco.server.verifier.rounds_route import RELEASE, ROUNDS, ReleaseRoute, RoundsRoute
 from disco.server.verifier.verifier_metrics import VerifierMetrics
@@ -49,6 +52,8 @@ _LABELS: Final = frozenset(
         VERIFIER,
         LAYERS,
         STREAM,
+        TTFT,
+        *PATHS,
         *("/v1" + path for path in _ANSWERS),
     }
 )
@@ -66,6 +71,7 @@ def make_app(
     metrics: Metrics | None = None,
     verifier: RoundEngine | None = None,
     layers: LayerHost | None = None,
+    attach_key: str | None = None,
 ) -> Starlette:
     """Return the application for an ASGI server.
 
@@ -83,6 +89,8 @@ def make_app(
         verifier: checks what other devices draft (`/v1/disco/rounds`); None: no such paths. The caller loads and closes
             it. The client may write its own answers with it: see `EngineEndpoint`.
         layers: computes devices' rows (`/v1/disco/layers`); None: no such paths. The caller loads and closes it.
+        attach_key: with it, other programs may use the client's local model itself (`/v1/disco/device`), whatever
+            `key` is; None: no such paths. See `device.announcing`.
 
     Raises:
         ConfigurationError: `host` can be reached from other machines and there is no strong key, or an argument is
@@ -92,11 +100,11 @@ def make_app(
     check_exposure(host, key)
     if max_body_bytes < 1 or max_concurrent < 1:
         raise ConfigurationError("max_body_bytes and max_concurrent must be at least 1.")
-    limiter = AnswerLimiter(max_concurrent)
+    limiter, board = AnswerLimiter(max_concurrent), TtftBoard()
     relays: dict[str, ASGIApp] = {
         "/v1" + path: _no_model
         if client is None
-        else Relay(client, path, limiter=limiter, max_body_bytes=max_body_bytes)
+        else Relay(client, path, limiter=limiter, max_body_bytes=max_body_bytes, board=board)
         for path in _ANSWERS
     }
     if verifier is not None:
@@ -104,12 +112,20 @@ def make_app(
         relays[ROUNDS] = RoundsRoute(
             verifier, limiter=limiter, max_body_bytes=max_body_bytes, metrics=counted
         )
+    attached = None if client is None or attach_key is None else client.router.local
+    if attached is not None and attach_key is not None:
+        relays[ANSWERS] = DeviceAnswersRoute(
+            attached, attach_key, limiter=limiter, max_body_bytes=max_body_bytes
+        )
     routes: list[BaseRoute] = [
         *(Route(path, relay, methods=["POST"]) for path, relay in relays.items()),
         Route("/v1/models", _Models(client), methods=["GET"]),
         Route("/v1/models/{name:path}", _Models(client), methods=["GET"]),
+        Route(TTFT, TtftRoute(board), methods=["GET"]),
         Route("/health", _health, methods=["GET"]),
     ]
+    if attached is not None and attach_key is not None:
+        routes.append(Route(HELLO, DeviceProofRoute(attach_key), methods=["GET"]))
     if verifier is not None:
         routes.append(Route(RELEASE, ReleaseRoute(verifier), methods=["DELETE"]))
         routes.append(Route(VERIFIER, FactsRoute(verifier), methods=["GET"]))
@@ -131,6 +147,7 @@ def make_app(
         Guards,
         direct=relays,
         key=key,
+        keyless=frozenset({"/health"}) if attached is None else PATHS | {"/health"},
         names=names,
         origins=check_origins(allow_origins),
         label=_label,
@@ -162,7 +179,7 @@ class _Models:
         except Exception as error:  # noqa: BLE001 - reported to the HTTP client, whatever the error
             await reply.refuse(refusal_of(error))
         else:
-            await reply.whole(200, json.dumps(answer).encode())
+            await reply.whole(200, json.dumps(answer).encode(), [PUBLISHES])
 
 
 class _MetricsPage:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import anyio
@@ -20,6 +21,7 @@ from disco.server.api_errors import Refusal
 from disco.server.http_reply import EVENTS, Reply
 from disco.server.request_body import CHAT, RESPONSES, ParsedBody, parse
 from disco.server.request_flow import answer_request
+from disco.server.ttft_board import PUBLISHES, Stopwatch, TtftBoard
 
 __all__ = ["Relay"]
 
@@ -38,13 +40,23 @@ class Relay:
         path: the API path, below `/v1`.
         limiter: admits requests.
         max_body_bytes: the longest body that is read, in bytes.
+        board: gets the TTFT of each answer.
     """
 
-    def __init__(self, client: AsyncDisco, path: str, *, limiter: AnswerLimiter, max_body_bytes: int) -> None:
+    def __init__(
+        self,
+        client: AsyncDisco,
+        path: str,
+        *,
+        limiter: AnswerLimiter,
+        max_body_bytes: int,
+        board: TtftBoard,
+    ) -> None:
         self._client = client
         self._path = path
         self._limiter = limiter
         self._max_body_bytes = max_body_bytes
+        self._board = board
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await answer_request(
@@ -54,18 +66,24 @@ class Relay:
             limiter=self._limiter,
             max_body_bytes=self._max_body_bytes,
             parse=self._parse,
-            answer=self._answer,
+            answer=partial(self._answer, self._board.stopwatch()),
             named=self._path == RESPONSES,
         )
 
     def _parse(self, data: bytes) -> ParsedBody:
         return parse(self._path, data)
 
-    async def _answer(self, asked: ParsedBody, reply: Reply) -> None:
-        with reports_put_off():
-            await self._write(asked, reply)
+    async def _answer(self, watch: Stopwatch, asked: ParsedBody, reply: Reply) -> None:
+        if self._path in (CHAT, RESPONSES):
+            watch.asked(asked.body.get("model"), asked.disco, stream=asked.stream)
+        try:
+            with reports_put_off():
+                await self._write(watch, asked, reply)
+        except anyio.get_cancelled_exc_class():
+            watch.given_up()
+            raise
 
-    async def _write(self, asked: ParsedBody, reply: Reply) -> None:
+    async def _write(self, watch: Stopwatch, asked: ParsedBody, reply: Reply) -> None:
         if self._client.server is None and self._path not in (CHAT, RESPONSES):
             raise Refusal(
                 400,
@@ -96,6 +114,7 @@ class Relay:
         try:
             await reply.begin(response.status_code, _headers(response))
             async for piece in pieces:
+                watch.sent(piece)
                 await reply.piece(_without(secrets, piece))
         except BaseException:  # after its end, the response has closed itself
             with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_S):
@@ -139,4 +158,5 @@ def _headers(response: httpx2.Response) -> list[tuple[str, str]]:
     headers = [(n, v) for n, v in response.headers.items() if n in _PASSED or n.startswith(_LIMITS)]
     if response.headers.get("content-type", "").startswith(EVENTS):
         headers.append(("cache-control", "no-cache"))
+    headers.append(PUBLISHES)
     return headers

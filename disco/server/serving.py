@@ -17,11 +17,13 @@ import anyio
 import uvicorn
 
 from disco.client import AsyncDisco
+from disco.endpoints.attached.handshake import new_key
 from disco.endpoints.llamacpp.batching.round_engine import RoundEngine
 from disco.errors import ConfigurationError
 from disco.server.access_guards import check_exposure, is_loopback
 from disco.server.admission import AnswerLimiter
 from disco.server.app import MAX_BODY_BYTES, MAX_CONCURRENT, make_app
+from disco.server.device.announcing import announcing, may_be_attached_to
 from disco.server.http_protocol import HttpProtocol
 from disco.server.layers.layer_host import LayerHost
 from disco.server.prometheus import Metrics
@@ -50,6 +52,7 @@ async def serve(
     metrics: Metrics | None = None,
     verifier: RoundEngine | None = None,
     layers: LayerHost | None = None,
+    attachable: bool = False,
     on_ready: Callable[[str], None] | None = None,
 ) -> None:
     """Warm up the client and answer requests until SIGINT or SIGTERM. Runs under asyncio.
@@ -70,6 +73,8 @@ async def serve(
         metrics: what `/metrics` shows.
         verifier: see `make_app`.
         layers: see `make_app`; loaded here.
+        attachable: whether other programs of this user may use the client's local model, where it is one that this
+            process holds; they are told by a file (docs/attach.md).
         on_ready: called with the base URL once the server answers.
 
     Raises:
@@ -81,6 +86,8 @@ async def serve(
         raise ConfigurationError(
             "A layer server needs the package 'websockets': pip install \"disco-llm[server,split]\""
         )
+    device = None if client is None else client.router.local
+    attach_key = new_key() if attachable and may_be_attached_to(device) else None
     app = make_app(
         client,
         key=key,
@@ -92,6 +99,7 @@ async def serve(
         metrics=metrics,
         verifier=verifier,
         layers=layers,
+        attach_key=attach_key,
     )
 
     def ready() -> None:
@@ -127,7 +135,15 @@ async def serve(
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=math.ceil(grace_s + LAST_S),
         )
-        server = _Server(config, app.state.limiter, grace_s, ready)
+        announced = stack.enter_context(ExitStack())
+
+        def ready_and_announced() -> None:
+            if device is not None and attach_key is not None:
+                listens = sockets[0].getsockname()[0]
+                announced.enter_context(announcing(device, attach_key, host=listens, port=port))
+            ready()
+
+        server = _Server(config, app.state.limiter, grace_s, ready_and_announced, announced.close)
         try:
             await server.serve(sockets)
         except anyio.get_cancelled_exc_class():
@@ -140,12 +156,18 @@ class _Server(uvicorn.Server):
     """Uvicorn's server with a different shutdown. Mutable: `_hurry`, and the base class's fields."""
 
     def __init__(
-        self, config: uvicorn.Config, limiter: AnswerLimiter, grace_s: float, on_ready: Callable[[], None]
+        self,
+        config: uvicorn.Config,
+        limiter: AnswerLimiter,
+        grace_s: float,
+        on_ready: Callable[[], None],
+        on_exit: Callable[[], None],
     ) -> None:
         super().__init__(config)
         self._limiter = limiter
         self._grace_s = grace_s
         self._on_ready = on_ready
+        self._on_exit = on_exit
         self._hurry = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -160,6 +182,7 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._on_exit()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._end_after_grace)
             await super().shutdown(sockets)

@@ -280,7 +280,7 @@ async def test_the_environment_switches_psutil_off_and_another_servers_work_is_n
     monkeypatch.setattr(power_watch, "MachineSensors", lambda: Sensors(PowerReadings(load_share=1.0)))
     loads = []
     for knows in (True, False):
-        watch = PowerWatch(None, host, knows_own_load=knows)
+        watch = PowerWatch(None, host, knows_own_load=[lambda: False, lambda: True][knows])
         watch._take(watch._sensors.read)
         loads.append(watch._readings)
     assert loads == [PowerReadings(load_share=1.0), UNKNOWN]

@@ -229,12 +229,13 @@ def test_the_commands_lines_go_to_standard_error_from_the_level_on(capsys):
 def test_the_commands_work(local):
     here = local.base_url.removesuffix("/v1")
     lines = PAGE.replace("http://127.0.0.1:8642", here).replace("curl", "curl -sS")
-    chat, response = (
+    chat, response, told = (
         subprocess.run(["sh", "-c", line], check=True, capture_output=True, timeout=120).stdout
         for line in re.findall(r"```sh\n(curl.*?)```", lines, re.DOTALL)
     )
     assert chat.endswith(b"data: [DONE]\n\n")
     assert json.loads(response)["output"][0]["content"][0]["text"]
+    assert json.loads(told)["count"] >= 1  # the chat above
 
 
 def test_every_option_and_every_metric_is_in_its_table():

@@ -44,6 +44,7 @@ def constructions(preset: Preset, profile: DeviceProfile, server: ServerProfile)
             histories=Path("histories.json"),
             shadow=preset,
             state=False,
+            attach=False,
             default_options={"reach": "own", "task": "triage", "classes": ["spam", "ham"], "judge": "whole"},
         ),
         AsyncDisco(redact=lambda text: {"Ann": "PERSON"} if "Ann" in text else {}).with_options(redact=None),

@@ -93,6 +93,7 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
                     power=False if arguments.power == "off" else None,
                     state=False if arguments.state == "off" else arguments.state,
                     prompt_cache=prompt_cache,
+                    attach=False,
                     redact=None if arguments.redact is None else _hook(arguments.redact),
                 )
             except DiscoError:
@@ -115,6 +116,7 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
                 metrics=metrics,
                 verifier=engine,
                 layers=layers,
+                attachable=not arguments.no_attach,
                 on_ready=lambda base_url: _announce(
                     screen, client, (engine, layers), base_url, with_key=key is not None
                 ),

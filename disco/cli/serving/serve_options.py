@@ -147,6 +147,11 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
     parser.add_argument(
         "--port", type=int, default=8642, help="port to listen on; 0 picks a free one (default: 8642)"
     )
+    parser.add_argument(
+        "--no-attach",
+        action="store_true",
+        help="do not let other programs of this user use the local model in place of a copy; see docs/attach.md",
+    )
     parser.add_argument("--key-file", metavar="FILE", help="a file that contains only the callers' key")
     parser.add_argument("--key", type=_no_key, help=argparse.SUPPRESS)
     parser.add_argument(

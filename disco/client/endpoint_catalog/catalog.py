@@ -283,9 +283,11 @@ class EndpointCatalog:
         return candidate if power is None else with_traffic(candidate, power.traffic_usd_per_mb)
 
     def knows(self, statistics: EndpointStatistics) -> bool:
-        """Return whether there is data on an endpoint's TTFT: measured here, or given by the user."""
+        """Return whether there is data on an endpoint's TTFT: measured here, given by the user, or told."""
         ttft = statistics.ttft
-        return ttft is None or self._knows_server or ttft.count + ttft.censored_count >= SEEN
+        if ttft is None or self._knows_server:
+            return True
+        return ttft.count + ttft.censored_count >= SEEN or statistics.told >= SEEN
 
 
 def _same_for_all(flops: float) -> FlopsPerToken:

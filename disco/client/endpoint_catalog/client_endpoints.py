@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 import anyio
 
+from disco.client.endpoint_catalog.attaching import Attach, attaching
 from disco.client.endpoint_catalog.catalog import UNMEASURED, CatalogEntry, price_of
 from disco.client.endpoint_catalog.local_servers import LocalServer, is_address
 from disco.client.endpoint_catalog.pairs import Pairs, Speculate
@@ -42,10 +43,12 @@ class Hosting(NamedTuple):
     Attributes:
         isolation: in a thread of this process, or in a process of its own.
         prompt_cache: how prompts are saved; None: none is.
+        attach: whether a running `disco serve` may take its place.
     """
 
     isolation: Literal["thread", "process"] = "thread"
     prompt_cache: PromptCache | None = None
+    attach: Attach = "auto"
 
 
 class ClientEndpoints:
@@ -75,7 +78,7 @@ class ClientEndpoints:
             raise ConfigurationError(
                 "prompt_cache is for a local model, but none is configured: pass local=..., or leave prompt_cache out."
             )
-        self.local = None if local is None else _local_endpoint(local, here)
+        self.local = None if local is None else _local_endpoint(local, here, drafts=speculate != "off")
         self.pairs = Pairs(speculate, self.local)
         first_tier = 0 if self.local is None else 1
         self.tiers = tier_entries(tiers, first_rank=first_tier)
@@ -96,13 +99,15 @@ class ClientEndpoints:
 
     @property
     def runs_here(self) -> bool:
-        """Whether all models on this machine are run by this program, and not by servers beside it."""
+        """Whether all models on this machine are run by this program now, and not by servers beside it."""
         here = (
             e
             for e in (self.local, *(t.endpoint for t in self.tiers))
             if e is not None and e.reach == "device"
         )
-        return not any(hasattr(endpoint, "served_model") for endpoint in here)
+        return not any(
+            hasattr(endpoint, "served_model") or getattr(endpoint, "served", None) for endpoint in here
+        )
 
     def server_entry(self, server: Endpoint, drafting: SpeculateSection | None = None) -> CatalogEntry:
         """Return the client's own server as an entry of the catalog; where an answer may be drafted, the pair."""
@@ -289,8 +294,8 @@ def tier_entries(tiers: Sequence[AnyTier], *, first_rank: int) -> tuple[CatalogE
     return tuple(entries)
 
 
-def _local_endpoint(local: str | Path | Endpoint | LocalServer, here: Hosting) -> Endpoint:
-    isolation, prompt_cache = here
+def _local_endpoint(local: str | Path | Endpoint | LocalServer, here: Hosting, *, drafts: bool) -> Endpoint:
+    isolation, prompt_cache, attach = here
     if isinstance(local, Endpoint):
         if prompt_cache is not None:
             raise ConfigurationError(
@@ -319,4 +324,5 @@ def _local_endpoint(local: str | Path | Endpoint | LocalServer, here: Hosting) -
         return local.endpoint()
     from disco.endpoints.llamacpp import LlamaCppEndpoint  # noqa: PLC0415 - only if it is used
 
-    return LlamaCppEndpoint(model=local, name="device", isolation=isolation, prompt_cache=prompt_cache)
+    own = LlamaCppEndpoint(model=local, name="device", isolation=isolation, prompt_cache=prompt_cache)
+    return attaching(own, attach, drafts=drafts)

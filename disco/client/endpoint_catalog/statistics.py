@@ -31,6 +31,7 @@ _LAST_PART = 0.1  # of the time that loading usually takes: expected where it ha
 FEWEST_TOKENS = 8  # shorter answers give no good estimate of a rate
 REFIT_EVERY = 16  # answers between two fits of the policies
 MOST_ANSWERS = 1000  # answers whose lengths are kept
+MOST_REPLAYED = 200  # own TTFTs that are added again when a server tells of its own
 MOST_MODELS = 256  # models whose statistics are kept
 # Finish reasons of an answer that ended by itself; any other reason means that it was cut short.
 _WHOLE = frozenset({"stop", "tool_calls", "function_call"})
@@ -60,6 +61,7 @@ class EndpointStatistics:
         loads: how many loads `load_s` was learnt from here.
         keep: takes each new observation, for the state file; None: there is none.
         silences: how long it is silent.
+        told: how many answers the server itself knows the TTFT of, as far as they still count; see `told_ttft`.
     """
 
     ttft: Rolling | None = None
@@ -73,6 +75,8 @@ class EndpointStatistics:
     keep: Keep | None = field(default=None, repr=False)
     silences: Silences = field(default_factory=Silences)
     _seen_load_s: float | None = None  # of the model that is loaded
+    told: float = 0.0
+    _seen: deque[tuple[float, bool]] = field(default_factory=lambda: deque(maxlen=MOST_REPLAYED))
     _spaced: tuple[float, ...] = ()
     _spaced_at: int = 0  # how many observations `_spaced` was computed from
 
@@ -161,6 +165,26 @@ class EndpointStatistics:
         if learn is not None:
             learn(self, value, extra)
 
+    def saw_ttft(self, first_s: float, *, censored: bool = False) -> None:
+        """Learn from one TTFT; `censored`: it is only known to be longer."""
+        if self.ttft is None:
+            return
+        (self.ttft.observe_censored if censored else self.ttft.observe)(first_s)
+        self._seen.append((first_s, censored))
+
+    def start_from(self, prior: Empirical, weight: float, told: float) -> bool:
+        """Start the TTFT from another prior, of this weight in observations; what was seen here is added again.
+
+        Return False, and change nothing, where more was seen than is kept: then a prior says little.
+        """
+        if self.ttft is None or self.ttft.count + self.ttft.censored_count > len(self._seen):
+            return False
+        ttft = Rolling(prior=prior, prior_weight=weight)
+        for first_s, censored in self._seen:
+            (ttft.observe_censored if censored else ttft.observe)(first_s)
+        self.ttft, self.told, self._spaced = ttft, told, ()
+        return True
+
     def learn(self, state: AttemptState) -> None:
         """Learn from one attempt of a finished answer."""
         self.silences.count(state)
@@ -201,13 +225,11 @@ class EndpointStatistics:
 
 
 def _learn_ttft(known: EndpointStatistics, value: float, _: float) -> None:
-    if known.ttft is not None:
-        known.ttft.observe(value)
+    known.saw_ttft(value)
 
 
 def _learn_ttft_above(known: EndpointStatistics, value: float, _: float) -> None:
-    if known.ttft is not None:
-        known.ttft.observe_censored(value)
+    known.saw_ttft(value, censored=True)
 
 
 def _learn_start(known: EndpointStatistics, took_s: float, read_tokens: float) -> None:

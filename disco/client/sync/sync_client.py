@@ -184,7 +184,8 @@ class Disco(SyncRouting, OpenAI):
 
     Args:
         local, isolation, preset, policy, continuation, device_profile, server_profile, price, tiers, backups, budget,
-            histories, state, prompt_cache, timeouts, default_options, redact, speculate, shadow: as for `AsyncDisco`.
+            histories, state, prompt_cache, timeouts, default_options, redact, speculate, attach, shadow: as for
+            `AsyncDisco`.
         on_route: as for `AsyncDisco`; called in the thread that made the answer.
         api_key, base_url, organization, project, timeout, max_retries, default_headers, default_query: as for
             `OpenAI`.
@@ -218,6 +219,7 @@ class Disco(SyncRouting, OpenAI):
         speculate: Literal["auto", "always", "off"] = "off",
         power: PowerSource = None,
         shadow: str | os.PathLike[str] | Preset | None = None,
+        attach: Literal["auto"] | bool = "auto",
         on_route: OnRoute | None = None,
         api_key: str | Callable[[], str] | None = None,
         base_url: str | httpx2.URL | None = _UNSET,
@@ -252,6 +254,7 @@ class Disco(SyncRouting, OpenAI):
             speculate=speculate,
             power=power,
             shadow=shadow,
+            attach=attach,
             on_route=on_route,
         )
         sdk = {

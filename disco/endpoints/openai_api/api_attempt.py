@@ -89,7 +89,7 @@ class ServerAttempt(Attempt):
         logprobs: LogprobsRequest | None = None,
         limit: AnswerLimit | None = None,
         on_missing: Callable[[], object] = lambda: None,
-        on_close: Callable[[ServerAttempt], object] | None = None,
+        on_close: Callable[[ServerAttempt, httpx2.Response | None], object] | None = None,
     ) -> None:
         self._client = client
         self._name = name
@@ -387,7 +387,7 @@ class ServerAttempt(Attempt):
             with anyio.move_on_after(_CLOSE_S, shield=True):
                 await response.aclose()
         if self._on_close is not None:
-            self._on_close(self)
+            self._on_close(self, response)
             self._on_close = None
 
 

@@ -29,6 +29,7 @@ from disco.endpoints.openai_api.answer_limit import AnswerLimits
 from disco.endpoints.openai_api.api_attempt import ServerAttempt
 from disco.endpoints.openai_api.connectivity import connects_directly, has_route
 from disco.endpoints.openai_api.logprobs_request import LogprobsSupport
+from disco.endpoints.published_ttft import PublishedTtft, Told, ask_ttft
 from disco.request import Prefix, Request
 
 __all__ = ["OpenAIEndpoint"]
@@ -77,7 +78,8 @@ class OpenAIEndpoint(Endpoint):
     place: Literal["server"] = "server"
 
     # Mutable: verdicts; _attempts, those open; _known_url, derived from the client's base_url; _without_responses,
-    # (base_url, model) of those that have no `/responses`; _limits; _logprobs.
+    # (base_url, model) of those that have no `/responses`; _limits; _logprobs; _publisher, the base_url of a server
+    # that publishes its TTFT.
     def __init__(
         self,
         *,
@@ -98,6 +100,7 @@ class OpenAIEndpoint(Endpoint):
         self._attempts: set[ServerAttempt] = set()
         self._without_responses: set[Key] = set()
         self._known_url = _KnownURL(client.base_url)
+        self._publisher: str | None = None
 
     def capabilities(self, model: str | None = None) -> Capabilities:
         model = self.own_model(model)
@@ -223,10 +226,24 @@ class OpenAIEndpoint(Endpoint):
             logprobs=logprobs,
             limit=limit,
             on_missing=lambda: self._without_responses.add(key),
-            on_close=self._attempts.discard,
+            on_close=self._closed_one,
         )
         self._attempts.add(attempt)
         return attempt
+
+    def _closed_one(self, attempt: ServerAttempt, response: httpx2.Response | None) -> None:
+        self._attempts.discard(attempt)
+        if response is not None and PublishedTtft.is_in(response.headers):
+            self._publisher = self._url.text
+
+    @property
+    def publishes_ttft(self) -> bool:
+        """Whether the server has said that it publishes its TTFT, by which `ask_ttft` may be called."""
+        return self._publisher == self._url.text
+
+    async def ask_ttft(self, model: str) -> Told | None:
+        """Ask the server for its TTFT for requests that name `model`; None where it gives no proper answer in time."""
+        return await ask_ttft(self._client, self.own_model(model) or model)
 
     async def _call(self, request: Request, prefix: Prefix, meter: ProbeMeter) -> Call:
         if not prefix:
@@ -313,9 +330,12 @@ class OpenAIEndpoint(Endpoint):
     async def _models(self) -> list[str]:
         options: Any = {"max_retries": 0, "timeout": _WARM_UP_S}
         try:
-            answer = await self._client.get("/models", cast_to=object, options=options)
+            response = await self._client.get("/models", cast_to=httpx2.Response, options=options)
+            answer = response.json()
         except (openai.OpenAIError, httpx2.HTTPError, ValueError):
             return []
+        if PublishedTtft.is_in(response.headers):
+            self._publisher = self._url.text
         data = answer.get("data") if isinstance(answer, dict) else None
         listed = data if isinstance(data, list) else []
         return [str(item["id"]) for item in listed if isinstance(item, dict) and "id" in item]

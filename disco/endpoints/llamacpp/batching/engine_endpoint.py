@@ -73,6 +73,11 @@ class EngineEndpoint(Endpoint):
         del wants  # log probabilities for disco's own use are not in a verdict
         return _EngineAttempt(self._engine, request, prefix, self._passed, self._was_loaded)
 
+    @property
+    def fingerprint(self) -> str | None:
+        """What tells the model from others; None before it is loaded."""
+        return self._engine.facts().fingerprint if self._ready else None
+
     async def warm_up(self) -> None:
         await self._engine.warm_up()
         self._was_loaded()

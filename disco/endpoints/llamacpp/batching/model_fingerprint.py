@@ -7,7 +7,10 @@ import os
 from pathlib import Path
 from typing import Final
 
-__all__ = ["model_fingerprint"]
+from disco.endpoints.llamacpp.model.model_files import locate
+from disco.errors import DiscoError
+
+__all__ = ["model_fingerprint", "named_fingerprint"]
 
 _PIECES: Final = 64
 _PIECE: Final = 4096
@@ -33,3 +36,18 @@ def model_fingerprint(path: str | os.PathLike[str], chat_template: str | None) -
             file.seek(size * piece // _PIECES)
             found.update(file.read(_PIECE))
     return found.hexdigest()[:32]
+
+
+def named_fingerprint(model: str | os.PathLike[str], chat_template: str | None) -> str | None:
+    """Return what tells the model that `model` names from others; None where its file is not here.
+
+    Of `hf:owner/repo/file` it is that name, which means the same file everywhere: to look for the file may ask the
+    network.
+    """
+    text = os.fspath(model)
+    if text.startswith("hf:"):
+        return text if chat_template is None else None
+    try:
+        return model_fingerprint(locate(model), chat_template)
+    except (DiscoError, OSError):
+        return None

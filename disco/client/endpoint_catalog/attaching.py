@@ -1,0 +1,55 @@
+"""Whether a client uses the model of a running `disco serve` in place of a copy of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from disco.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from disco.endpoints.attached.announcement import ServedModel
+    from disco.endpoints.contract import Endpoint
+    from disco.endpoints.llamacpp import LlamaCppEndpoint
+
+__all__ = ["Attach", "attaching"]
+
+Attach = Literal["auto"] | bool
+"""`AsyncDisco(attach=...)`."""
+
+
+def attaching(own: LlamaCppEndpoint, attach: Attach, *, drafts: bool) -> Endpoint:
+    """Return the endpoint that uses a served model where one fits and `own` where none does; `own` if none may.
+
+    Args:
+        own: the model that this program would load.
+        attach: "auto": a model of the same file may take its place. True: so may one of the same name, so that the
+            file need not be here. False: none may.
+        drafts: whether the model is to draft for a server that verifies, which only a model in this program can.
+
+    Raises:
+        ConfigurationError: `attach` has another value, or what is asked for is not possible.
+    """
+    if attach not in ("auto", True, False):
+        raise ConfigurationError(f'attach must be "auto", True or False, not {attach!r}.')
+    if attach is True and drafts:
+        raise ConfigurationError(
+            "attach=True uses a model that runs in another program, but speculate needs one that drafts in this one: "
+            "leave one of them out."
+        )
+    if attach is False or drafts:
+        return own
+    from disco.endpoints.attached import AttachingEndpoint  # noqa: PLC0415 - only if it is used
+    from disco.endpoints.attached.announcement import VARIABLE, serve_folder  # noqa: PLC0415 - as above
+
+    folder = serve_folder()
+    if folder is None:
+        if attach is True:
+            raise ConfigurationError(
+                f"attach=True, but the environment variable {VARIABLE} switches it off. Unset it, or leave attach out."
+            )
+        return own
+
+    def fits(model: ServedModel) -> bool:
+        return model.fingerprint == own.fingerprint or (attach is True and model.name == own.profile_name)
+
+    return AttachingEndpoint(own, fits=fits, folder=folder)

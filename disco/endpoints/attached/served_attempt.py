@@ -1,0 +1,153 @@
+"""One answer of the model that a `disco serve` of this user runs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import anyio
+
+from disco.endpoints.attached.announcement import Announcement
+from disco.endpoints.attached.messages import order_of, read_line
+from disco.endpoints.attached.proven_connection import ProvenConnection, ServeGoneError
+from disco.endpoints.contract import Attempt, Event, seam_behind
+from disco.errors import EndpointFailure, FailureKind, LocalModelError
+from disco.events import Ended, Progress, SeamReport, Traffic, Usage
+from disco.request import Prefix, Request
+
+__all__ = ["ServedAttempt"]
+
+_LONGEST_LINE: Final = 16 * 2**20
+_CLOSE_S: Final = 1.0
+_BUSY: Final = 429
+
+
+class ServedAttempt(Attempt):
+    """See `Attempt`. Raises `ServeGoneError` where the server is gone: the caller decides what that means.
+
+    Mutable: everything below the blank line.
+    """
+
+    def __init__(
+        self,
+        announcement: Announcement,
+        request: Request,
+        prefix: Prefix,
+        wants: frozenset[str],
+        *,
+        name: str,
+    ) -> None:
+        self._announcement = announcement
+        self._request = request
+        self._prefix = prefix
+        self._wants = wants
+        self._name = name
+
+        self._connection: ProvenConnection | None = None
+        self._lines: list[bytes] = []  # whole ones that are not read yet, the next one last
+        self._rest = b""
+        self._usage = Usage()
+        self._progress: Progress | None = None
+        self._text_chars = 0
+        self._over = False
+        self._waiting: anyio.CancelScope | None = None
+        self._idle: anyio.Event | None = None
+
+    async def __anext__(self) -> Event:
+        if self._over:
+            raise StopAsyncIteration
+        self._idle = anyio.Event()
+        try:
+            with anyio.CancelScope() as self._waiting:
+                event = await self._next()
+                if isinstance(event, Ended):
+                    self._over = True
+                    await self._leave()
+                return event
+            raise StopAsyncIteration  # closed by another task
+        except BaseException:
+            self._over = True
+            await self._leave()
+            raise
+        finally:
+            self._waiting = None
+            self._idle.set()
+
+    async def aclose(self) -> None:
+        self._over = True
+        if self._waiting is not None:
+            self._waiting.cancel()
+        if self._idle is not None:
+            with anyio.move_on_after(_CLOSE_S, shield=True):
+                await self._idle.wait()
+        await self._leave()
+
+    @property
+    def usage(self) -> Usage:
+        return self._usage
+
+    @property
+    def progress(self) -> Progress | None:
+        return self._progress
+
+    @property
+    def traffic(self) -> Traffic:
+        return Traffic() if self._connection is None else self._connection.traffic
+
+    @property
+    def seam(self) -> SeamReport | None:
+        return seam_behind(self._prefix, self._text_chars)
+
+    async def _next(self) -> Event:
+        if self._connection is None:
+            self._connection = await ProvenConnection.to(self._announcement)
+            await self._begin(self._connection)
+        try:
+            item, usage = read_line(await self._line(self._connection))
+        except ValueError as error:
+            reason = LocalModelError(f"Endpoint {self._name!r} got a line that breaks the protocol.")
+            raise EndpointFailure(FailureKind.GARBAGE, reason) from error
+        if item is None:
+            raise ServeGoneError("it is shutting down")
+        self._usage = usage
+        if isinstance(item, EndpointFailure):
+            raise item
+        if isinstance(item, Progress):
+            self._progress = item
+        elif isinstance(item, list):
+            self._text_chars += sum(len(delta.text) for delta in item)
+        return item
+
+    async def _begin(self, connection: ProvenConnection) -> None:
+        """Send the order.
+
+        Raises:
+            ServeGoneError: the server cannot take it, or the request cannot be sent.
+            EndpointFailure: the server has too much to do.
+        """
+        try:
+            order = order_of(self._request, self._prefix, self._wants)
+        except (TypeError, ValueError) as error:
+            raise ServeGoneError("the request has a value that cannot be sent") from error
+        status = await connection.order(order)
+        if status == _BUSY:
+            message = f"Endpoint {self._name!r}: the `disco serve` of this machine has too many requests."
+            raise EndpointFailure(FailureKind.RATE_LIMIT, LocalModelError(message))
+        if status != 200:  # it is shutting down, has another protocol, or a lower limit on a request's length
+            raise ServeGoneError(f"it refuses with status {status}")
+
+    async def _line(self, connection: ProvenConnection) -> bytes:
+        while not self._lines:
+            piece = await connection.piece()
+            if piece is None:
+                raise ServeGoneError("its answer ended before it was complete")
+            *whole, self._rest = (self._rest + piece).split(b"\n")
+            if len(self._rest) > _LONGEST_LINE:
+                raise ValueError("a line is too long")
+            self._lines = [line for line in whole[::-1] if line]
+        return self._lines.pop()
+
+    async def _leave(self) -> None:
+        """Close the connection, upon which the server stops its work for this answer."""
+        if self._connection is not None:
+            with anyio.CancelScope(shield=True):
+                await self._connection.aclose()

@@ -1,0 +1,132 @@
+"""What goes over the connection of an attached program comes out as it went in, and rubbish is noticed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from attached.made import ask
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from disco.endpoints.attached.handshake import is_nonce, new_key, new_nonce, proof, token
+from disco.endpoints.attached.messages import Order, event_line, failure_line, order_of, read_line
+from disco.errors import ContextLengthError, EndpointFailure, FailureKind, LocalModelError, NoEndpointError
+from disco.events import Delta, DeltaKind, Ended, Progress, Started, ToolCallDelta, Usage
+from disco.request import Prefix, Request
+
+TEXT = st.text(max_size=20)
+COUNT = st.integers(0, 10_000)
+LOGP = st.none() | st.lists(st.floats(-30, 0), max_size=3).map(tuple)
+USAGE = st.builds(Usage, COUNT, COUNT, COUNT)
+DELTA = st.builds(
+    Delta,
+    TEXT,
+    COUNT,
+    st.sampled_from([DeltaKind.TEXT, DeltaKind.REASONING, DeltaKind.TOOL, DeltaKind.ROLE]),
+    ids=st.none() | st.lists(COUNT, max_size=3).map(tuple),
+    logprobs=st.none() | st.fixed_dictionaries({"content": st.lists(st.dictionaries(TEXT, COUNT))}),
+    logp=LOGP,
+    label_scores=LOGP,
+    reasoning=TEXT,
+    tool_calls=st.lists(st.builds(ToolCallDelta, COUNT, TEXT, st.none() | TEXT), max_size=2).map(tuple),
+)
+EVENT = st.one_of(
+    st.lists(DELTA, min_size=1, max_size=3),
+    st.builds(Started, COUNT),
+    st.builds(Progress, COUNT, COUNT, st.floats(0, 1e6)),
+)
+
+
+@given(EVENT, USAGE)
+def test_an_event_comes_out_as_it_went_in(event, usage):
+    line = event_line(event, usage)
+    assert line.count(b"\n") == 1
+    assert read_line(line) == (event, usage)
+
+
+@given(USAGE)
+def test_an_end_has_the_usage_of_the_whole_answer(usage):
+    assert read_line(event_line(Ended("stop", usage), Usage())) == (Ended("stop", usage), usage)
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        EndpointFailure(FailureKind.CRASHED, LocalModelError("It crashed."), retry_after_s=0.5),
+        EndpointFailure(FailureKind.CONTEXT_LENGTH, ContextLengthError("Too long.")),
+        EndpointFailure(FailureKind.UNSERVED, NoEndpointError("No images.", code="c", param="messages")),
+        EndpointFailure(FailureKind.RATE_LIMIT, LocalModelError("Busy."), may_retry=True),
+    ],
+    ids=lambda failure: failure.kind.value,
+)
+def test_a_failure_comes_out_as_it_went_in(failure):
+    found, usage = read_line(failure_line(failure, Usage(3)))
+    assert usage == Usage(3)
+    assert (found.kind, found.retry_after_s, found.may_retry) == (
+        failure.kind,
+        failure.retry_after_s,
+        failure.may_retry,
+    )
+    assert type(found.error) is type(failure.error)
+    assert found.error.message == failure.error.message
+    assert getattr(found.error, "param", None) == getattr(failure.error, "param", None)
+
+
+@given(
+    st.binary(max_size=60) | st.recursive(st.none() | COUNT | TEXT, st.lists, max_leaves=6).map(json.dumps)
+)
+def test_rubbish_is_an_error_of_one_kind(line):
+    line = line if isinstance(line, bytes) else line.encode()
+    try:
+        event, _ = read_line(line)
+    except ValueError:
+        return
+    assert event is None or isinstance(event, list | Started | Progress | Ended | EndpointFailure)
+
+
+@given(
+    TEXT,
+    st.builds(
+        Prefix, TEXT, COUNT, st.none() | st.lists(COUNT, max_size=3).map(tuple), st.none() | TEXT, TEXT
+    ),
+    st.lists(TEXT, max_size=3),
+    st.none() | st.integers(1, 99),
+)
+def test_an_order_comes_out_as_it_went_in(text, prefix, classes, cap):
+    request = Request(ask(text).messages, "m", {"seed": 3, "stop": [text]}, classes=tuple(classes), cap=cap)
+    order = Order.model_validate(json.loads(order_of(request, prefix, frozenset({"logp"}))))
+    made = order.request()
+    assert (made.messages, made.params, made.classes, made.cap) == (
+        request.messages,
+        request.params,
+        request.classes,
+        cap,
+    )
+    assert (order.answer_so_far(), order.wants) == (prefix, ["logp"])
+
+
+@pytest.mark.parametrize("wrong", [{"version": 2}, {"messages": "m"}, {"tools": []}, {"prefix": {"x": 1}}])
+def test_an_order_that_is_none_is_refused_and_not_quoted(wrong):
+    order = json.loads(order_of(ask("CANARYPROMPT"), Prefix(), frozenset()))
+    with pytest.raises(ValidationError) as caught:
+        Order.model_validate(order | wrong)
+    assert "CANARYPROMPT" not in str(caught.value)
+
+
+def test_a_proof_is_for_one_question_one_connection_and_one_key():
+    key, nonce = new_key(), new_nonce()
+    ends = {"client": ("127.0.0.1", 5000), "server": ("127.0.0.1", 8642)}
+    others = [
+        proof(new_key(), nonce, **ends),
+        proof(key, new_nonce(), **ends),
+        proof(key, nonce, **(ends | {"client": ("127.0.0.1", 5001)})),
+        proof(key, nonce, **(ends | {"server": ("127.0.0.1", 8643)})),
+        proof(key, nonce, **(ends | {"client": ("127.0.0.2", 5000)})),
+        token(key),
+    ]
+    assert len({proof(key, nonce, **ends), *others}) == 7
+    assert proof(key, nonce, **ends) == proof(key, nonce, **ends)
+    assert is_nonce(nonce)
+    assert not any(map(is_nonce, ("", nonce[:-1], nonce + "0", nonce.upper() + "G", nonce + "\n")))
