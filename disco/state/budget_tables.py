@@ -30,8 +30,9 @@ __all__ = [
 UNSEEN_S: Final = 3600.0
 """How long a reservation counts as running whose process cannot be asked whether it runs, seconds."""
 
-# What SQLite adds up stays below 2**63.
+# What SQLite adds up stays below 2**63, as does the number of a piece.
 _MOST_UNITS = 2**58
+_PRECISION_S = 1e-6  # of Unix times as floats
 
 IsAlive = Callable[[str], bool | None]
 
@@ -191,7 +192,7 @@ def _spend(connection: sqlite3.Connection, budget: int, bucket: int, units: int)
 
 
 def _grain_s(key: TallyKey) -> float:
-    return key.window_s / BUCKETS
+    return max(key.window_s / BUCKETS, _PRECISION_S)
 
 
 def _bucket_of(key: TallyKey, at: float) -> int:
