@@ -91,14 +91,16 @@ def _contenders(session: Session) -> tuple[CandidateRecord, ...]:
         CandidateRecord(
             name=candidate.name,
             place=candidate.place,
-            cost_in=candidate.rates.cost_in,
-            cost_out=candidate.rates.cost_out,
-            cached_share=candidate.rates.cached_share,
+            cost_in=rates.cost_in,
+            cost_out=rates.cost_out,
+            cached_share=rates.cached_share,
             continues=candidate.continues,
             reach=candidate.reach,
             rank=candidate.rank,
         )
         for candidate in session.candidates.values()
+        # What it charges, without what plans count for its traffic.
+        for rates in [next((p.rates for p in candidate.parts if p.name == candidate.name), candidate.rates)]
     )
 
 

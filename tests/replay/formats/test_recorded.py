@@ -18,7 +18,7 @@ from disco.dispatch import load_preset
 from disco.dispatch.regime import regime
 from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.errors import ConfigurationError, FailureKind
-from disco.plan import Start
+from disco.plan import Power, Start
 from disco.profiles import Empirical, load_device, load_server
 from disco.replay.formats import read_trace, write_trace
 from disco.replay.vector.evaluator import evaluate
@@ -50,6 +50,20 @@ def test_a_race_the_server_won_knows_its_gaps(tmp_path):
     packets = SimulatedProfile(ttft_s=0.3, decode_tps=80.0, answer_tokens=8, packet_tokens=3)
     gaps = trace_of(tmp_path, played({"server": packets}, Start("server"))).gaps.of(0)
     assert gaps == pytest.approx([0, 0, 3 / 80, 0, 0, 3 / 80, 0], abs=1.1e-4)
+
+
+def test_an_answer_on_battery_is_charged_as_on_mains(tmp_path):
+    """A replay has one rate for all requests; the record says by how much the energy was dearer."""
+    profiles = {"device": device(0.2), "server": SERVER}
+    starts = Start("device"), Start("server")
+    dear = {**RATES, "device": Rates(100 * RATES["device"].cost_in, 100 * RATES["device"].cost_out, 0.0)}
+    mains, battery = played(profiles, *starts), played(profiles, *starts, rates=dear)
+    battery = replace(battery, power=Power(conditions=("battery",), energy_factor=100.0, on_battery=True))
+    assert battery.cost > mains.cost
+    plain, read = (trace_of(tmp_path, record) for record in (mains, battery))
+    for name, values in plain.features.items():
+        if values.dtype.kind == "f":
+            np.testing.assert_allclose(read.features[name], values, rtol=1e-9, err_msg=name)
 
 
 def test_what_was_planned_and_not_needed_is_planned_again_and_a_reader_who_left_leaves_bounds(tmp_path):

@@ -7,6 +7,7 @@ lists them). A time that was cut off, because the other side's first token came 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -33,6 +34,7 @@ def _row(record: Row) -> Row | None:
         raise BadCellError("created_s", None, "missing value", remedy)
     if record["finish_reason"] is None:
         return None
+    record = _on_mains(record)
     pace, segments, attempts = record["pace"], record["segments"], record["attempts"]
     first = attempts[segments[0]["attempt"]] if segments else None
     charges = record["ledger"]["charges"]
@@ -72,6 +74,28 @@ def _row(record: Row) -> Row | None:
         **device.known("device"),
         **server.known("server"),
     }
+
+
+def _on_mains(record: Row) -> Row:
+    """Return the record with this machine's energy at the preset's exchange rate, whatever the battery was then.
+
+    A replay charges all requests at one rate.
+    """
+    factor = (record.get("power") or {}).get("energy_factor") or 1.0
+    if factor == 1.0:
+        return record
+    here = {e["name"] for e in record["endpoints"] if e["place"] == "device"}
+    rates = ("cost_in", "cost_out")
+    endpoints = [
+        {**e, **{rate: e[rate] / factor for rate in rates}} if e["name"] in here else e
+        for e in record["endpoints"]
+    ]
+    charges = [
+        {**c, "cost": number(c, "cost") / factor} if c["endpoint"] in here else c
+        for c in record["ledger"]["charges"]
+    ]
+    ledger = {**record["ledger"], "charges": charges, "total_cost": math.fsum(c["cost"] for c in charges)}
+    return {**record, "endpoints": endpoints, "ledger": ledger}
 
 
 def _drafted_tokens(attempts: Iterable[Row]) -> int:
