@@ -12,7 +12,7 @@ from defects.asking import ask, client, create, device, preset, question, text_o
 from faults.in_memory import MemoryServer, Reply, anyio_backend  # noqa: F401 - a fixture
 from scripted_server import chunk, sse, usage
 
-from disco import AsyncDisco, Disco, RouteLog
+from disco import AsyncDisco, Disco, PowerReadings, RouteLog
 from disco.client.shadow.shadow_preset import Shadow
 from disco.dispatch import Preset
 from disco.errors import ConfigurationError, EndpointFailure, FailureKind
@@ -52,6 +52,25 @@ async def test_the_other_plan_is_recorded_and_only_the_real_one_is_carried_out()
     assert shadow.differs == ("starts", "fallbacks")
     assert json.loads(route.to_json())["shadow"]["plan"]["starts"] == [["device", 0.0], ["server", 0.0]]
     assert PlanRecord.from_dict(json.loads(json.dumps(shadow.plan.to_dict()))) == shadow.plan
+
+
+async def test_the_other_preset_judges_the_same_battery_by_its_own_rule():
+    low = PowerReadings(on_battery=True, battery_share=0.15)
+    plans = []
+    for section in ({}, {"low_share": 0.1}, {"enabled": False}):
+        other = Preset(
+            name="other",
+            dispatch={"policy": "auto"},
+            power=section,
+            cost={"exchange_rate": 0.0},
+            migration={"enabled": False},
+        )
+        _, one = shadowed("server_only", other, power=lambda: low)
+        async with one:
+            route = (await ask(one)).route
+        assert route.power.spared == "low"
+        plans.append([name for name, _ in route.shadow.plan.starts])
+    assert plans == [["server"], ["device"], ["device"]]
 
 
 async def test_without_shadow_mode_the_record_has_no_shadow():

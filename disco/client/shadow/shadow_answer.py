@@ -16,6 +16,7 @@ from disco.cost import Ledger
 from disco.cost.budget_reservation import BudgetReservation
 from disco.cost.token_bounds import most_prompt_tokens
 from disco.dispatch import Dispatcher, Features
+from disco.dispatch.power.power_rule import power_under, spared_by
 from disco.dispatch.within_budget import within_budget
 from disco.errors import BudgetExceededError, DiscoError
 from disco.plan import Candidate, CoolDown, Plan, Reach
@@ -134,6 +135,7 @@ class ShadowAnswer:
         """
         preset, options, view = self._shadow.preset, moment.options, moment.view
         request = as_asked(moment.request, options, preset)
+        power = power_under(view.power, preset.power)
         plan = moment.dispatcher.plan(
             features,
             moment.candidates,
@@ -141,6 +143,7 @@ class ShadowAnswer:
             budget_class=options.budget_class or "standard",
             resting=moment.resting,
             probing=moment.probing,
+            spared=spared_by(power, moment.candidates),
         )
         if reservation is not None:
             plan = within_budget(

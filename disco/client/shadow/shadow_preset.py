@@ -22,8 +22,9 @@ from disco.client.request_options import RequestOptions
 from disco.client.shadow.shadow_answer import ShadowAnswer, ShadowMoment
 from disco.cost.budget_limiter import BudgetLimiter
 from disco.dispatch import Features, Preset, load_preset
+from disco.dispatch.power.power_rule import power_under
 from disco.dispatch.presets import with_limits
-from disco.plan import Candidate, Payer
+from disco.plan import Candidate, Payer, Power
 from disco.request import Request
 from disco.session.records.shadow_record import LENGTH_LEVELS
 from disco.session.switching.answer_lengths import AnswerLengths
@@ -103,7 +104,10 @@ class Shadow:
     ) -> ShadowAnswer:
         # Before the real plan: it may claim a breaker's probe, which the other preset could have claimed as well.
         resting, probing = view.watch.look(view.now, view.offline)
-        priced = [self._priced(c, m, request.model) for c, m in zip(view.candidates, members, strict=True)]
+        power = power_under(view.power, self.preset.power)
+        priced = [
+            self._priced(c, m, request.model, power) for c, m in zip(view.candidates, members, strict=True)
+        ]
         dispatcher = self._dispatchers.of(self.preset, members, known, priced, request.model)
         moment = ShadowMoment(
             request,
@@ -119,13 +123,19 @@ class Shadow:
         )
         return ShadowAnswer(self, moment)
 
-    def _priced(self, candidate: Candidate, member: CatalogEntry, model: str) -> Candidate:
-        """Return the same endpoint in the same state, at the exchange rate of the other preset."""
-        rates = self._catalog.rates(member, model, self.preset)
-        if not candidate.parts or member.drafter is None:
-            return replace(candidate, rates=rates)
-        drafts = candidate.parts[-1]._replace(rates=self._catalog.rates(member.drafter, model, self.preset))
-        return replace(candidate, rates=rates, parts=(Payer(member.name, candidate.place, rates), drafts))
+    def _priced(
+        self, candidate: Candidate, member: CatalogEntry, model: str, power: Power | None
+    ) -> Candidate:
+        """Return the same endpoint in the same state, at the other preset's exchange rate; `power`: under its rule."""
+        rates = self._catalog.rates(member, model, self.preset, power)
+        parts: tuple[Payer, ...] = ()
+        if candidate.parts and member.drafter is not None:
+            drafter_rates = self._catalog.rates(member.drafter, model, self.preset, power)
+            parts = (
+                Payer(member.name, candidate.place, rates),
+                candidate.parts[-1]._replace(rates=drafter_rates),
+            )
+        return replace(candidate, rates=rates, parts=parts)
 
     def refit(self) -> None:
         """Let the policies follow what the client has learnt."""
