@@ -207,14 +207,10 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
             is the server's own either way. `"auto"`: where that is predicted to save time; `"always"`; `"off"`: the
             server is not even asked whether it verifies. The preset's `[speculate]` says how.
         power: where the state of this machine (battery, clock, load, network) is known from, which changes plans as the
-            preset's `[power]` says. None: psutil, where it is installed. `False`: nothing is read. An object with a
-            method `read()` that returns `disco.PowerReadings` is asked every few seconds, in a thread; a function
-            that returns them is called in the event loop for each request, and must not block. See docs/power.md.
-        shadow: another preset, as `preset`. It plans every routed answer, too, and its plans are only recorded, in
-            `route.shadow`; `disco shadow` compares what they would have come to. See docs/shadow.md.
-        attach: whether a model that `local` names is used where a running `disco serve` of this user has it, instead of
-            being loaded here (docs/attach.md). `"auto"`: where it is the same file. True: also where it only has the
-            same name. False: never.
+            preset's `[power]` says. None: psutil, where it is installed, unless the environment variable `DISCO_POWER`
+            is "off". `False`: nothing is read. An object with a method `read()` that returns `disco.PowerReadings` is
+            asked every few seconds, in a thread; a function that returns them is called in the event loop for each
+            request, and must not block. See docs/power.md.
         on_route: called in the event loop with the route record of every finished answer. Must not block. May be
             a list of callables. An exception from one of them is logged and does not affect the answer. A
             `disco.RouteLog` writes the records to a file.
