@@ -285,7 +285,7 @@ async def test_names_that_callers_make_up_are_bounded(path, monkeypatch):
         assert max(map(len, (learnt._told, learnt._read, learnt._read_to))) <= 8
     async with client(local=here(), state=path) as one:
         await create(one)
-    assert rows(path, "SELECT count(*) FROM series")[0][0] <= 20 + 3  # and those of the last answer
+    assert rows(path, "SELECT count(*) FROM series")[0][0] <= 20 + 8  # and those of the last answer
     assert rows(path, "SELECT max(length(model)) FROM series")[0][0] < 100
 
 
@@ -313,3 +313,39 @@ async def test_a_locked_file_costs_no_answer_and_little_time(path, caplog):
                 took_s = time.monotonic() - started_at
     assert len([m for m in caplog.messages if "keeps it locked" in m]) == 1
     assert took_s < 10.0
+
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {"name": "look", "description": "Heron-Tool", "parameters": {"type": "object"}},
+    }
+]
+
+
+async def test_no_text_is_in_the_file_nor_beside_it(path):
+    """What is searched for: a prompt, a system prompt, a tool, what was redacted, an answer, and the key."""
+    asked = [
+        {"role": "system", "content": "You are called Heron-System."},
+        {"role": "user", "content": "Tell Heron-Redacted about Heron-Prompt."},
+    ]
+    said = spoken(["Of ", "Heron-Answer."], first_s=0.002)
+
+    def named(text: str) -> dict[str, str]:
+        return dict.fromkeys(("Heron-Redacted",) if "Heron-Redacted" in text else (), "NAME")
+
+    settings = {"policy": BOTH, "state": path, "redact": named}
+    async with client(
+        MemoryServer(said), local=here(answer="It is Heron-Answer, and more."), **settings
+    ) as one:
+        for _ in range(3):
+            await create(one, asked)
+            await create(one, asked, tools=TOOLS)
+        one.router.database.flush()
+        files = sorted(path.parent.glob("state.sqlite3*"))
+        assert len(files) == 3
+        content = b"".join(file.read_bytes() for file in files)
+    content += path.read_bytes()
+    assert MODEL.encode() in content
+    assert b"Heron" not in content
+    assert b"secret-key" not in content
