@@ -8,6 +8,7 @@ unless the clock was set back.
 from __future__ import annotations
 
 import math
+import secrets
 import sqlite3
 from collections.abc import Callable
 from typing import Final, NamedTuple
@@ -70,11 +71,13 @@ def open_reservation(
     connection: sqlite3.Connection, key: TallyKey, units: int, process: str, now: float
 ) -> int:
     """Enter a reservation, and return its row."""
-    row = connection.execute(
-        "INSERT INTO budget_open (budget, units, process, at) VALUES (?, ?, ?, ?)",
-        (_make(connection, key), min(units, _MOST_UNITS), process, now),
-    ).lastrowid
-    assert row is not None
+    row = secrets.randbits(
+        62
+    )  # never used again: a process may withdraw a row long after another has done so
+    connection.execute(
+        "INSERT INTO budget_open (id, budget, units, process, at) VALUES (?, ?, ?, ?, ?)",
+        (row, _make(connection, key), min(units, _MOST_UNITS), process, now),
+    )
     return row
 
 

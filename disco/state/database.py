@@ -47,8 +47,8 @@ Work = Callable[[sqlite3.Connection], T]
 BUSY_S: Final = 0.25
 """How long a transaction waits for another process's, seconds. Ours take less than a millisecond."""
 
-# SQLite waits longer and longer, up to 100 ms, and starves who has waited long: so it waits briefly, again and again.
-_NAP_MS = 5
+# SQLite would wait longer and longer, up to 100 ms at a time, while others who have just come get their turn.
+_NAP_S = 0.0005
 
 _VARIABLE: Final = "DISCO_STATE"
 _OFF: Final = frozenset({"off", "0", "false", "no"})
@@ -122,13 +122,12 @@ MIGRATIONS: Final = (
         PRIMARY KEY (budget, bucket)
     ) WITHOUT ROWID;
     CREATE TABLE budget_open (
-        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        id INTEGER PRIMARY KEY,
         budget INTEGER NOT NULL REFERENCES budgets (id) ON DELETE CASCADE,
         units INTEGER NOT NULL,
         process TEXT NOT NULL,
         at REAL NOT NULL
     );
-    CREATE INDEX budget_open_of_budget ON budget_open (budget);
     """,
 )
 """The schema's versions: number i leads from version i to i + 1 (`PRAGMA user_version`). Append; never change one."""
@@ -269,6 +268,7 @@ class Database:
                     connection.execute("COMMIT")
                 except (sqlite3.Error, OSError, UnicodeError, NotOursError) as error:
                     if is_locked(error) and time.monotonic() < until:
+                        time.sleep(_NAP_S)
                         continue  # only the beginning finds the file locked, in WAL mode: nothing was done
                     self._warn(error)
                     if is_broken(error):
@@ -317,7 +317,7 @@ class Database:
             connection.execute(f"PRAGMA max_page_count = {_MOST_PAGES}")
             connection.execute(f"PRAGMA journal_size_limit = {_MOST_LOG_BYTES}")
             _migrate(connection)
-            connection.execute(f"PRAGMA busy_timeout = {_NAP_MS}")
+            connection.execute("PRAGMA busy_timeout = 0")  # from here on `_run` waits
         except BaseException:
             connection.close()
             raise

@@ -11,6 +11,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -287,6 +288,27 @@ def test_a_clock_that_is_set_back_frees_nothing_early_and_everything_a_window_la
     machine.elapsed_s += 0.01 + 2 * GRAIN_S
     assert counter.reserve(1000, 0.0)
     budgets.close()
+
+
+def test_threads_of_two_clients_spend_no_more_than_the_limit_together(machine):
+    clients = [machine.start("one") for _ in range(2)]
+    counters = [counter_of(budgets) for budgets in clients]
+
+    def spend(number: int) -> int:
+        counter, spent = counters[number % 2], 0
+        for _ in range(20):
+            ticket = counter.reserve(30, 0.0)
+            if ticket is not None:
+                counter.settle(ticket, 25, 0.0)
+                spent += 25
+        return spent
+
+    with ThreadPoolExecutor(4) as pool:
+        spent = sum(pool.map(spend, range(4)))
+    assert 955 < spent <= 1000  # at a refusal, 971 or more were taken, of which three others may give 5 back each
+    assert [counter.left(0.0) for counter in counters] == [1000 - spent] * 2
+    for budgets in clients:
+        budgets.close()
 
 
 def test_a_process_that_cannot_be_seen_counts_as_running_for_an_hour(machine):

@@ -140,6 +140,8 @@ def kills(programs: int, requests: int, seed: int) -> None:
 
 if __name__ == "__main__":
     given = options(__doc__, programs=4, requests=500, seconds=3.0, seed=1)
-    costs(given.programs, given.seconds)
-    print()
-    kills(given.programs, given.requests, given.seed)
+    if given.seconds:
+        costs(given.programs, given.seconds)
+        print()
+    if given.requests:
+        kills(given.programs, given.requests, given.seed)
