@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
+from pathlib import Path
 
 LAUNCHED_AT, *_ARGUMENTS = sys.argv[1:]
+
+
+def of_process(number: int | None) -> float:
+    """Return the processor time of another process so far, s; 0 where there is none, or no /proc."""
+    stat = Path(f"/proc/{number}/stat")
+    if number is None or not stat.exists():
+        return 0.0
+    user, system = stat.read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
@@ -18,7 +29,7 @@ def main() -> None:
     how = {"local": given["local"], "isolation": given["isolation"], "state": False}
     patient = Timeouts(first_content_s=None, gap_s=None)  # the machine may be busy
     with Disco(**how, prompt_cache=cache, timeouts=patient) as client:
-        asked_at = time.time()
+        asked_at, cpu_before_s = time.time(), time.process_time()
         stream = client.chat.completions.create(
             model="any",
             messages=given["messages"],
@@ -32,6 +43,7 @@ def main() -> None:
             piece = chunk.choices[0].delta.content if chunk.choices else None
             if piece and first_at is None:
                 first_at = time.time()
+                cpu_s = time.process_time() - cpu_before_s + of_process(client.router.local.process_id)
             text += piece or ""
         (attempt,) = stream.route.attempts
         said_at = time.time()
@@ -39,6 +51,7 @@ def main() -> None:
     report = {
         "first_word_s": first_at - asked_at,
         "from_launch_s": first_at - float(LAUNCHED_AT),
+        "cpu_s": cpu_s,
         "closing_s": closed_at - said_at,
         "prompt_tokens": attempt.prompt_tokens,
         "cached_tokens": attempt.cached_tokens,

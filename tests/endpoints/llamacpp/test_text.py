@@ -280,3 +280,15 @@ async def test_a_burst_of_a_thread_wakes_the_loop_once_and_arrives_whole_and_in_
     burst.start()
     burst.join()  # the loop stands still meanwhile
     assert (await mail.take(), len(wakes)) == (list(range(1000)), 1)
+
+
+ODD = st.binary(max_size=4).map(lambda data: data.translate(bytes(255 if b % 3 else 97 for b in range(256))))
+
+
+@given(st.lists(ODD, max_size=30), ODD)
+def test_the_index_finds_what_a_look_at_every_token_finds(vocabulary, text):
+    index = PieceIndex(vocabulary)
+    longer = [t for t, piece in enumerate(vocabulary) if piece.startswith(text) and len(piece) > len(text)]
+    assert index.beginning_with(text) == longer
+    assert list(index.spelling(text)) == [t for t, piece in enumerate(vocabulary) if piece and piece == text]
+    assert index.longest == max(map(len, vocabulary), default=0)

@@ -7,42 +7,33 @@ with the word's bytes, and a token may run past their end: with "mark" withheld,
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 
 __all__ = ["Healer", "PieceIndex"]
-
-_HEAD_BYTES = 3
 
 
 class PieceIndex:
     """The tokens of a vocabulary by the bytes they spell."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
-        self._whole: dict[bytes, list[int]] = {}
-        self._by_head: dict[bytes, list[tuple[bytes, int]]] = {}
-        self.longest = 0
-        for token, piece in enumerate(pieces):
-            if piece:
-                self._whole.setdefault(piece, []).append(token)
-                self._by_head.setdefault(piece[:_HEAD_BYTES], []).append((piece, token))
-                self.longest = max(self.longest, len(piece))
+        # Flat lists: with an object for each of the tokens, the garbage collector would stop the application's threads
+        # while a model loads, for a tenth of a second or more.
+        by_token = list(pieces)
+        self._tokens = sorted((t for t, piece in enumerate(by_token) if piece), key=by_token.__getitem__)
+        self._pieces = [by_token[token] for token in self._tokens]
+        self.longest = max(map(len, self._pieces), default=0)
 
     def spelling(self, piece: bytes) -> Sequence[int]:
         """Return the tokens that spell exactly `piece`."""
-        return self._whole.get(piece, ())
+        return self._tokens[bisect_left(self._pieces, piece) : bisect_right(self._pieces, piece)]
 
     def beginning_with(self, start: bytes) -> list[int]:
         """Return the tokens that spell `start` and at least one byte more."""
-        if len(start) >= _HEAD_BYTES:
-            heads: Iterable[bytes] = (start[:_HEAD_BYTES],)
-        else:
-            heads = [head for head in self._by_head if head.startswith(start)]
-        return [
-            token
-            for head in heads
-            for piece, token in self._by_head.get(head, ())
-            if len(piece) > len(start) and piece.startswith(start)
-        ]
+        stem = start.rstrip(b"\xff")
+        beyond = stem[:-1] + bytes([stem[-1] + 1]) if stem else None  # the first text that does not begin so
+        end = len(self._pieces) if beyond is None else bisect_left(self._pieces, beyond)
+        return sorted(self._tokens[bisect_right(self._pieces, start) : end])
 
 
 class Healer:
