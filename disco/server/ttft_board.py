@@ -30,6 +30,7 @@ TTFT: Final = "/v1/disco/ttft"
 PUBLISHES: Final = (HEADER, VERSION)
 """The header by which a client knows that it may ask."""
 MOST_AGE_S: Final = 3600.0
+FRESH_S: Final = 1.0
 _MOST_MODELS: Final = 64  # callers may make up any model's name
 _MOST_ANSWERS: Final = 400
 # A delta with something in it, in an event of either API.
@@ -42,7 +43,10 @@ _ROUTES: Final = frozenset({"local_only", "reach", "preset", "policy", "classes"
 
 
 class TtftBoard:
-    """What was measured. Mutable: `_seen`, by model: when it was seen, how long it took, and whether it took longer.
+    """What was measured.
+
+    Mutable: `_seen`, by model: when it was seen, how long it took, and whether it took longer; `_said`, by model: what
+    was published last, and when.
 
     Args:
         clock: s.
@@ -51,6 +55,7 @@ class TtftBoard:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._seen: dict[str, deque[tuple[float, float, bool]]] = {}
+        self._said: dict[str, tuple[float, PublishedTtft]] = {}
 
     def stopwatch(self) -> Stopwatch:
         """Return what measures one request, which arrives now."""
@@ -62,11 +67,21 @@ class TtftBoard:
         self._seen[model] = seen  # as the newest
         seen.append((self._clock(), took_s, censored))
         if len(self._seen) > _MOST_MODELS:
-            del self._seen[next(iter(self._seen))]
+            oldest = next(iter(self._seen))
+            del self._seen[oldest]
+            self._said.pop(oldest, None)
 
     def published(self, model: str) -> PublishedTtft:
-        """Return what the server says of a model."""
+        """Return what the server says of a model; computed once a second at most, however many clients ask."""
         now = self._clock()
+        at, said = self._said.get(model, (-FRESH_S, None))
+        if said is None or now - at >= FRESH_S:
+            said = self._computed(model, now)
+            if model in self._seen:
+                self._said[model] = now, said
+        return said
+
+    def _computed(self, model: str, now: float) -> PublishedTtft:
         seen = [one for one in self._seen.get(model, ()) if now - one[0] <= MOST_AGE_S]
         count = sum(not censored for _, _, censored in seen)
         if not count:

@@ -63,6 +63,17 @@ def test_the_newest_count_most_and_what_is_old_not_at_all(board, clock):
     assert board.published("m") == PublishedTtft(model="m", count=0)
 
 
+def test_it_is_computed_once_a_second_whoever_asks(board, clock):
+    board.observe("m", 1.0)
+    first = board.published("m")
+    board.observe("m", 2.0)
+    assert board.published("m") is first
+    clock.s += 1.0
+    assert board.published("m").count == 2
+    assert board.published("never asked").count == 0
+    assert list(board._said) == ["m"]
+
+
 def test_an_answer_that_was_given_up_took_longer(board):
     for _ in range(10):
         board.observe("m", 1.0)

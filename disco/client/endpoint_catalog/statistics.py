@@ -179,7 +179,7 @@ class EndpointStatistics:
         """
         if self.ttft is None or self.ttft.count + self.ttft.censored_count > len(self._seen):
             return False
-        ttft = Rolling(prior=prior, prior_weight=weight)
+        ttft = type(self.ttft)(prior=prior, prior_weight=weight)
         for first_s, censored in self._seen:
             (ttft.observe_censored if censored else ttft.observe)(first_s)
         self.ttft, self.told, self._spaced = ttft, told, ()
