@@ -355,6 +355,19 @@ class BudgetCut:
 
 
 @dataclass(frozen=True, slots=True)
+class Spend:
+    """A request in the budget of a policy, as `dispatch.policies.budget_governor` counts it.
+
+    Attributes:
+        place: the side that the budget limits.
+        ticket: the number of the request there.
+    """
+
+    place: Place
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Which endpoints start when, which may take over, and where the answer may move.
 
@@ -378,6 +391,7 @@ class Plan:
         assist: how the answer is divided from the beginning between a writer and its heir; None: it is not.
         undivided: why the policy "assist" did not divide it (`dispatch.assist.Undivided`); None under another policy.
         power: the state of the machine that it was made in; None: nothing was asked about it.
+        spend: what is to be settled when the answer is over; None: nothing.
     """
 
     starts: tuple[Start, ...]
@@ -392,6 +406,7 @@ class Plan:
     undivided: str | None = None
     power: Power | None = None
     heirs: tuple[str, ...] = ()
+    spend: Spend | None = None
 
     def loading(self, candidates: Mapping[str, Candidate]) -> list[str]:
         """Return the endpoints named here whose models are to be loaded from the request on."""

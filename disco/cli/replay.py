@@ -39,6 +39,7 @@ LENGTHS = "lengths-azure-conv-2023"
 WORTH_PROCESSES = {"vectorised": 20_000_000, "events": 2_000}
 DISCO, RECSERVE, PD, DSD, HAT = "disco", "recserve", "pd", "dsd", "hat"
 DAY = "day"
+DRIFT = "drift"
 SYNTHETIC, FILE, CHUNKS = "synthetic", "file", "chunks"
 VERDICTS = "verdicts"
 PAPERS = (DISCO, RECSERVE, PD, DSD, HAT)
@@ -53,20 +54,24 @@ KINDS = {
     DSD: "the DSD paper's evaluation (`dsd`), which sets it",
     HAT: "the HAT paper's evaluation (`hat`), which sets it",
     DAY: "a laptop's day (`day`), which sets it",
+    DRIFT: "the comparison of planners under drift (`drift`), which sets it",
     VERDICTS: "the verdicts of recorded routes (--verdicts)",
 }
 # The kinds of replay that each option applies to. Options not listed apply to all.
 APPLIES = {
     **dict.fromkeys(("format", "skip_invalid"), (FILE, CHUNKS)),
     **dict.fromkeys(("requests", "arrivals", "mean_interval"), (SYNTHETIC,)),
-    "runs": (DISCO, RECSERVE, DSD, HAT),
-    "quick": (*PAPERS, DAY),
+    "runs": (DISCO, RECSERVE, DSD, HAT, DRIFT),
+    "quick": (*PAPERS, DAY, DRIFT),
+    "trace_file": (DRIFT,),
     "lengths": (SYNTHETIC, DISCO, DAY),
     **dict.fromkeys(("device", "server", "price", "max_tokens", "seeds"), (FILE, CHUNKS, SYNTHETIC, DAY)),
-    **dict.fromkeys(("policy", "budget", "tail", "exchange_rate"), (FILE, CHUNKS, SYNTHETIC)),
+    **dict.fromkeys(("policy", "tail", "exchange_rate"), (FILE, CHUNKS, SYNTHETIC)),
+    "budget": (FILE, CHUNKS, SYNTHETIC, DRIFT),
     **dict.fromkeys(("events", "migrate", "pair"), (FILE, SYNTHETIC)),
     "chunk_rows": (FILE, CHUNKS),
-    **dict.fromkeys(("html", "jobs", "scheduler"), (FILE, CHUNKS, SYNTHETIC, *PAPERS)),
+    "html": (FILE, CHUNKS, SYNTHETIC, *PAPERS),
+    **dict.fromkeys(("jobs", "scheduler"), (FILE, CHUNKS, SYNTHETIC, *PAPERS, DRIFT)),
     **dict.fromkeys(("verdicts", "beta", "histories"), (VERDICTS,)),
 }
 ONLY_WITH_EVENTS = ("pace", "device_slots", "idle_unload")
@@ -104,6 +109,10 @@ def run_replay(screen: Screen, arguments: argparse.Namespace) -> int:
             HAT: replay_paper.replay_hat,
         }
         return runs[arguments.trace](screen, arguments)
+    if arguments.trace == DRIFT:
+        from disco.cli.replay_drift import replay_drift  # noqa: PLC0415 - rarely needed
+
+        return replay_drift(screen, arguments)
     if arguments.verdicts:
         from disco.cli.replay_verdicts import replay_recorded_verdicts  # noqa: PLC0415 - rarely needed
 
@@ -280,7 +289,7 @@ def _pace(pace_tps: float) -> float | None:
 
 def _kind(arguments: argparse.Namespace) -> str:
     """Return the kind of replay: one of the kinds in `APPLIES`."""
-    if arguments.trace in (*PAPERS, SYNTHETIC, DAY):
+    if arguments.trace in (*PAPERS, SYNTHETIC, DAY, DRIFT):
         return str(arguments.trace)
     if arguments.verdicts:
         return VERDICTS

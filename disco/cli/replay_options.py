@@ -50,7 +50,8 @@ def add_replay(commands: Commands) -> argparse.ArgumentParser:
         "trace",
         metavar="TRACE",
         help="a file; `synthetic` for generated requests; `disco`, `recserve`, `pd`, `dsd` or `hat` for that "
-        "paper's evaluation beside its printed figures; `day` for a laptop's day with and without [power]",
+        "paper's evaluation beside its printed figures; `day` for a laptop's day with and without [power]; `drift` for "
+        "planners that follow a server whose times change",
     )
     _add_situation(parser)
     what = parser.add_argument_group("what is compared")
@@ -127,6 +128,13 @@ def add_replay(commands: Commands) -> argparse.ArgumentParser:
     )
     paper.add_argument(
         "--quick", action="store_true", default=None, help="fewer runs and budgets: a preview, not a result"
+    )
+    drift = parser.add_argument_group("drift")
+    drift.add_argument(
+        "--trace-file",
+        action="append",
+        metavar="FILE",
+        help="a CSV file with a real server's ttft_s and, if known, timestamp, for `drift`; may be given several times",
     )
     verdicts = parser.add_argument_group("recorded verdicts of a cascade")
     verdicts.add_argument(

@@ -112,6 +112,7 @@ class Accounting:
         for name, statistics in self._endpoints.items():
             if statistics.line is not None:  # of a device, whose model may have been loaded meanwhile
                 statistics.saw(self._members[name].capabilities(self._model))
+        self._dispatcher.settle(session.plan.spend, {state.candidate.place for state in session.attempts})
         for state in session.attempts:
             if state.role in (Role.HEDGE, Role.HEIR) and state.usage is not None:
                 self._dispatcher.hedged(

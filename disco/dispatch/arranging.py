@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from disco.dispatch.request_features import Features
-from disco.plan import Assist, Candidate, Start
+from disco.plan import Assist, Candidate, Spend, Start
 from disco.profiles.length_distribution import Lengths
 from disco.profiles.time_distribution import Empirical
 
@@ -32,6 +32,7 @@ class Arrangement:
         last: names of the endpoints that are fallbacks only after all others.
         assist: how the answer is divided between a writer and its heir, which are the two starts; None: it is not.
         undivided: why it is not, under the policy "assist" (`dispatch.assist.Undivided`); None under any other policy.
+        spend: the request in the policy's budget; None: it is not counted.
     """
 
     starts: tuple[Start, ...]
@@ -41,6 +42,7 @@ class Arrangement:
     last: frozenset[str] = _NONE
     assist: Assist | None = None
     undivided: str | None = None
+    spend: Spend | None = None
 
 
 class Arranging(Protocol):

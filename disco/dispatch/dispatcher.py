@@ -18,7 +18,7 @@ from disco.dispatch.policies.policy_registry import ASSIST, AUTO, CASCADE
 from disco.dispatch.presets import Preset
 from disco.dispatch.request_features import TYPICAL_ANSWER_TOKENS, Features
 from disco.dispatch.two_sided import TwoSided
-from disco.plan import Candidate, Cascade, CoolDown, Migration, Plan, Start
+from disco.plan import Candidate, Cascade, CoolDown, Migration, Place, Plan, Spend, Start
 from disco.profiles.length_distribution import Lengths
 from disco.profiles.time_distribution import Empirical
 
@@ -36,7 +36,7 @@ class Dispatcher:
     policy, through `refit` and with each request, and `_debt`.
     """
 
-    __slots__ = ("_arranging", "_debt", "_policy", "_preset")
+    __slots__ = ("_arranging", "_debt", "_policy", "_preset", "_two_sided")
 
     def __init__(
         self,
@@ -47,6 +47,7 @@ class Dispatcher:
         rng: np.random.Generator,
         answers: Callable[[int | None], AnswerSurvival] = typical_answers,
         arranging: Arranging | None = None,
+        holds_budget: bool = False,
     ) -> None:
         """Make a dispatcher; `lengths`, `ttft` and `rng` are for the preset's policy.
 
@@ -58,19 +59,21 @@ class Dispatcher:
             answers: returns the distribution of the lengths of answers with this limit, as it is known now; for the
                 policy "assist".
             arranging: decides which endpoints start; None: the preset's policy decides.
+            holds_budget: see `TwoSided`; the outcome of each plan with a `spend` is then to be told to `settle`.
         """
         self._preset = preset
         self._debt = Debt()
+        two_sided: TwoSided | None = None
         if arranging is None and preset.dispatch.policy == CASCADE:
             arranging = CascadePolicy()
         divides = arranging is None and preset.dispatch.policy == ASSIST
         section = preset.dispatch.model_copy(update={"policy": AUTO}) if divides else preset.dispatch
         if arranging is None:
-            arranging = TwoSided(section, lengths=lengths, ttft=ttft, rng=rng)
-            if divides:
-                arranging = AssistPolicy(preset.assist, arranging, answers)
+            two_sided = TwoSided(section, lengths=lengths, ttft=ttft, rng=rng, holds_budget=holds_budget)
+            arranging = AssistPolicy(preset.assist, two_sided, answers) if divides else two_sided
         self._arranging = arranging
         self._policy = preset.dispatch.policy
+        self._two_sided = two_sided
 
     @property
     def preset(self) -> Preset:
@@ -80,6 +83,16 @@ class Dispatcher:
     def refit(self, lengths: Lengths, ttft: Empirical) -> None:
         """Use these distributions from now on: prompt lengths, and the server's time to first token."""
         self._arranging.refit(lengths, ttft)
+
+    def settle(self, spend: Spend | None, places: Collection[Place]) -> None:
+        """Tell the policy's budget what became of a plan, once its answer is over.
+
+        Args:
+            spend: the plan's.
+            places: where an attempt was started.
+        """
+        if spend is not None and self._two_sided is not None:
+            self._two_sided.settle(spend, used=spend.place in places)
 
     def plan(
         self,
@@ -167,6 +180,7 @@ class Dispatcher:
             assist=arranged.assist,
             undivided=arranged.undivided,
             heirs=heirs,
+            spend=arranged.spend,
         )
 
     def hedged(self, endpoint: str, tokens: int, candidates: Sequence[Candidate]) -> None:

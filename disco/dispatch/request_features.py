@@ -28,6 +28,8 @@ _OTHER_BYTES_PER_TOKEN = 3
 # the answer with (4 and 3 in OpenAI's own counting recipe; ChatML is the same to within one).
 _TOKENS_PER_MESSAGE = 4
 _TOKENS_FOR_ANSWER_HEADER = 3
+LEAST_PROMPT_TOKENS = _TOKENS_PER_MESSAGE + _TOKENS_FOR_ANSWER_HEADER
+"""Of a request with one empty message, as `features_of` counts them."""
 # OpenAI's token counts for a low-detail image and a 1024 x 1024 one; images are not decoded to find their size.
 _TOKENS_PER_IMAGE_LOW = 85
 _TOKENS_PER_IMAGE = 765

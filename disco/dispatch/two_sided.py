@@ -11,12 +11,13 @@ import numpy as np
 
 from disco.dispatch.arranging import Arrangement, BudgetClass
 from disco.dispatch.policies.baselines import Race
+from disco.dispatch.policies.budget_governor import BudgetGovernor, level_at
 from disco.dispatch.policies.policy import FittedPolicy, Policy, alone
 from disco.dispatch.policies.policy_registry import AUTO, build_policy
 from disco.dispatch.presets import DispatchSection
 from disco.dispatch.regime import regime
-from disco.dispatch.request_features import Features
-from disco.plan import Candidate, Place
+from disco.dispatch.request_features import LEAST_PROMPT_TOKENS, Features
+from disco.plan import Candidate, Place, Spend
 from disco.profiles.length_distribution import Lengths
 from disco.profiles.time_distribution import Empirical
 from disco.rates import Rates
@@ -39,9 +40,12 @@ class TwoSided:
     `rng` is used only to break ties in the budget's rounding, and by the policy "random".
     """
 
-    # Mutable: _lengths, _ttft (through refit), _policies (filled on first use), _prices, _server_constrained.
+    # Mutable: _lengths, _ttft (through refit), _policies and _governors (filled on first use), _prices,
+    # _server_constrained.
     __slots__ = (
         "_given",
+        "_governors",
+        "_holds_budget",
         "_lengths",
         "_policies",
         "_prices",
@@ -59,6 +63,7 @@ class TwoSided:
         ttft: Empirical,
         rng: np.random.Generator,
         policy: Policy | None = None,
+        holds_budget: bool = False,
     ) -> None:
         """Store the section and the distributions; each policy is fitted when it is first needed.
 
@@ -68,13 +73,17 @@ class TwoSided:
             ttft: the server's time to first token as the user sees it, s.
             rng: the only source of randomness.
             policy: decides in place of the section's policy, for every pair, and is never refitted.
+            holds_budget: keep the budget in every window of requests (`budget_governor`), not only on average. Then the
+                outcome of each request is to be told to `settle`. Replays of the paper's policies go without it.
         """
         self._section = section
         self._lengths = lengths
         self._ttft = ttft
         self._rng = rng
         self._given = policy
-        self._policies: dict[tuple[str, bool], Policy] = {}
+        self._holds_budget = holds_budget
+        self._governors: dict[Place, BudgetGovernor] = {}
+        self._policies: dict[tuple[str, bool, float], Policy] = {}
         # The regime of the latest pair, kept because the next pair nearly always has the same prices.
         self._prices: tuple[Rates, Rates] | None = None
         self._server_constrained = True
@@ -103,12 +112,40 @@ class TwoSided:
             return Arrangement(starts, (starts[0].endpoint,))
         chosen = device.name, server.name
         if budget_class == "standard":
-            return Arrangement(self.policy_for(device, server).starts(features, device, server), chosen)
+            return self._within_budget(features, device, server, chosen)
         if budget_class == "urgent":
             return Arrangement(_RACE.starts(features, device, server), chosen)
         spared = self.constrained(device, server)
         starts = alone(None, server) if spared is device else alone(device, None)
         return Arrangement(starts, chosen, _names_at(spared.place, able))
+
+    def settle(self, spend: Spend, *, used: bool) -> None:
+        """Say whether the side that the budget limits worked on a request whose arrangement has this `spend`."""
+        if (governor := self._governors.get(spend.place)) is not None:
+            governor.settle(spend.ticket, used=used)
+
+    def _within_budget(
+        self, features: Features, device: Candidate, server: Candidate, chosen: tuple[str, str]
+    ) -> Arrangement:
+        """Let the policy decide; leave out the start of the limited side where the budget does not admit it."""
+        if not self._holds_budget or self._section.policy not in _BUDGETED:
+            return Arrangement(self.policy_for(device, server).starts(features, device, server), chosen)
+        limited = self.constrained(device, server)
+        governor = self._governors.get(limited.place)
+        if governor is None:
+            governor = self._governors[limited.place] = BudgetGovernor(
+                self._section.budget, least_tokens=LEAST_PROMPT_TOKENS
+            )
+        tokens = max(features.prompt_tokens, LEAST_PROMPT_TOKENS)
+        room = governor.room_for(tokens)
+        # Where the server is limited, the longest prompts gain most from it: planning with less room would spare those.
+        level = level_at(room.share) if limited is device else 1.0
+        starts = self.policy_for(device, server, level).starts(features, device, server)
+        uses = any(start.endpoint == limited.name for start in starts)
+        if uses and not room.admits:
+            uses = False
+            starts = alone(None, server) if limited is device else alone(device, None)
+        return Arrangement(starts, chosen, spend=Spend(limited.place, governor.add(tokens, used=uses)))
 
     def limited(self, able: Sequence[Candidate]) -> frozenset[str]:
         """Return the names of the side that the policy's budget limits; empty without a budget or a second side."""
@@ -117,8 +154,14 @@ class TwoSided:
             return frozenset()
         return _names_at(self.constrained(device, server).place, able)
 
-    def policy_for(self, device: Candidate, server: Candidate) -> Policy:
-        """Return the policy that decides between these two: the preset's, or for "auto" the regime's."""
+    def policy_for(self, device: Candidate, server: Candidate, level: float = 1.0) -> Policy:
+        """Return the policy that decides between these two: the preset's, or for "auto" the regime's.
+
+        Args:
+            device: the device.
+            server: the server.
+            level: multiplies the budget that the policy plans with, except what is kept for slow servers.
+        """
         if self._given is not None:
             return self._given
         section = self._section
@@ -128,15 +171,19 @@ class TwoSided:
             server_constrained = self._spares_server(device, server)
             if name == AUTO:
                 name = "length_threshold" if server_constrained else "wait_time"
-        key = name, server_constrained
+        key = name, server_constrained, level
         policy = self._policies.get(key)
         if policy is None:
+            budget = section.budget
+            if level != 1.0:
+                kept = min(section.tail, budget)
+                budget = min(kept + level * (budget - kept), 1.0)
             policy = self._policies[key] = build_policy(
                 name,
                 lengths=self._lengths,
                 ttft=self._ttft,
                 device=device,
-                budget=section.budget,
+                budget=budget,
                 tail=section.tail,
                 rng=self._rng,
                 server_constrained=server_constrained,

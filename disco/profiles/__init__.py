@@ -1,5 +1,6 @@
 """Profiles of endpoints and workloads: distributions, fits, and the files in which they are stored."""
 
+from disco.profiles.adaptive_rolling import AdaptiveRolling
 from disco.profiles.length_distribution import Lengths
 from disco.profiles.line_fit import LinearFit, RollingLine, fit_line
 from disco.profiles.profile_store import (
@@ -29,6 +30,7 @@ from disco.profiles.told_times import trust, with_told
 from disco.profiles.upper_tail import UpperTail
 
 __all__ = [
+    "AdaptiveRolling",
     "DeviceProfile",
     "Empirical",
     "Energy",

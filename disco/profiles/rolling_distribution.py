@@ -115,6 +115,11 @@ class Rolling:
         """The weight of all observations, where the newest counts 1; prior included."""
         return float(self._seen.sum() + self._censored.sum()) / self._gain
 
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether plans should follow every observation; see `AdaptiveRolling`. Here they never need to."""
+        return False
+
     def snapshot(self) -> Empirical:
         """Return the present distribution; the same object until the next observation.
 
@@ -125,13 +130,16 @@ class Rolling:
             self._snapshot = self._estimate()
         return self._snapshot
 
-    def _add(self, bins: NDArray[np.float64], x_s: float) -> None:
+    @staticmethod
+    def _bin_of(x_s: float) -> int:
         if x_s >= _LOW_S:
-            i = min(int((math.log(x_s) - _LOG_LOW) * _BINS_PER_LOG) + 1, _BINS) if x_s < _HIGH_S else _BINS
-        elif x_s >= 0:
-            i = 0
-        else:
-            raise ValueError(f"a time must be at least 0 s, not {x_s} s")
+            return min(int((math.log(x_s) - _LOG_LOW) * _BINS_PER_LOG) + 1, _BINS) if x_s < _HIGH_S else _BINS
+        if x_s >= 0:
+            return 0
+        raise ValueError(f"a time must be at least 0 s, not {x_s} s")
+
+    def _add(self, bins: NDArray[np.float64], x_s: float) -> None:
+        i = self._bin_of(x_s)
         # A growing weight of the newest observation is exponential forgetting without a change of the other bins.
         self._gain *= self._growth
         if self._gain > _RESCALE_AT:

@@ -183,3 +183,44 @@ def test_the_quantiles_of_a_servers_first_token_follow_what_was_measured():
     for _ in range(4 * REFIT_EVERY):
         known.ttft.observe(2.0)
     assert quantiles()[1:] == pytest.approx([2.0] * (TTFT_QUANTILES - 1), rel=0.03)
+
+
+async def test_a_change_of_the_servers_times_changes_the_next_plans_and_not_only_every_sixteenth():
+    """The device waits for the slowest twentieth of the server's answers: soon as long as the slow server takes."""
+    takes_s = 0.3
+    server = MemoryServer(lambda _: spoken(prose(3), first_s=takes_s, gap_s=0.01))
+    local = device(ttft_s=30.0, decode_tps=20.0, answer_tokens=10)
+    tail = preset("wait_time", budget=0.05, tail=0.05, rate=1.0)
+    async with client(server, local=local, policy=tail) as one:
+        for _ in range(5 * REFIT_EVERY + 1):
+            route = (await create(one)).route
+        assert waits_s(route) < 0.5
+        takes_s = 3.0
+        for _ in range(8):
+            route = (await create(one)).route
+        assert waits_s(route) > 2.5
+        takes_s = 0.3
+        for _ in range(8):
+            route = (await create(one)).route
+        assert waits_s(route) < 0.5
+
+
+def waits_s(route) -> float:
+    return dict(route.starts)["device"]
+
+
+async def test_a_server_that_is_always_late_does_not_make_the_device_exceed_its_budget():
+    """By the plan, all requests use the device: the server was never known to be that slow."""
+    local = device(ttft_s=0.1, decode_tps=200.0, answer_tokens=10)
+    used = []
+    async with client(
+        MemoryServer(spoken(prose(3), first_s=20.0, gap_s=0.01)),
+        local=local,
+        policy=preset("wait_time", budget=0.2, rate=1.0),
+    ) as one:
+        for _ in range(60):
+            route = (await create(one, question(300))).route
+            used.append(any(attempt.endpoint == "device" for attempt in route.attempts))
+    assert (
+        0.15 * len(used) <= sum(used) <= 0.2 * len(used) + 2
+    )  # one prompt, and the end of a window yet to come

@@ -16,11 +16,11 @@ from disco.endpoints.gguf_header import Header
 from disco.errors import ConfigurationError
 from disco.plan import Candidate, Payer, Power, place_of
 from disco.profiles import (
+    AdaptiveRolling,
     DeviceProfile,
     FlopsPerToken,
     Price,
     PriceTable,
-    Rolling,
     RollingLine,
     ServerProfile,
     available_profiles,
@@ -152,7 +152,7 @@ class EndpointCatalog:
     def _from_profile(self, member: CatalogEntry) -> EndpointStatistics:
         if not member.is_device:
             return EndpointStatistics(
-                ttft=Rolling(prior=self.server.ttft()), decode_tps=self.server.decode_tps or 50.0
+                ttft=AdaptiveRolling(prior=self.server.ttft()), decode_tps=self.server.decode_tps or 50.0
             )
         profile = member.profile or self._device
         line = profile.line

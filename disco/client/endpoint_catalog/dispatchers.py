@@ -59,8 +59,14 @@ class Dispatchers:
             ttft = self._catalog.server.ttft() if seen is None else seen.snapshot()
             make_room(self._kept)
             learnt = self._catalog.statistics
-            answers = learnt.lengths_up_to
-            dispatcher = Dispatcher(preset, lengths=learnt.prompts, ttft=ttft, rng=self._rng, answers=answers)
+            dispatcher = Dispatcher(
+                preset,
+                lengths=learnt.prompts,
+                ttft=ttft,
+                rng=self._rng,
+                answers=learnt.lengths_up_to,
+                holds_budget=True,
+            )
             found = self._kept[key] = dispatcher, statistics
         return found[0]
 

@@ -148,7 +148,7 @@ class EndpointStatistics:
         """Return the quantiles of the TTFT; computed after each of the first observations, then at every refit."""
         assert self.ttft is not None
         seen = self.ttft.count + self.ttft.censored_count
-        due_after = 1 if seen < REFIT_EVERY else REFIT_EVERY
+        due_after = 1 if seen < REFIT_EVERY or self.ttft.is_unsettled else REFIT_EVERY
         if not self._spaced or seen - self._spaced_at >= due_after:
             self._spaced, self._spaced_at = known.spaced(TTFT_QUANTILES), seen
         return self._spaced
@@ -293,6 +293,8 @@ class Statistics:
     def learn(self, session: Session, endpoints: Mapping[str, EndpointStatistics]) -> bool:
         """Learn from a finished session. Return True if there is enough new data to plan a preset again.
 
+        After a change of an endpoint's TTFT, that is so with each answer for a while.
+
         `endpoints` holds, by endpoint name, the statistics that its candidates were made from.
         """
         for state in session.attempts:
@@ -305,7 +307,8 @@ class Statistics:
         if is_due:
             self._lengths = None
         self._observe("prompt_tokens", session.config.prompt_tokens)
-        return is_due
+        times = [endpoints[state.candidate.name].ttft for state in session.attempts]
+        return is_due or any(ttft is not None and ttft.is_unsettled for ttft in times)
 
     def _observe(self, kind: str, tokens: int, extra: float = 0.0) -> None:
         self.recall(kind, tokens, extra)
