@@ -41,6 +41,7 @@ class ShadowMoment:
         candidates: the view's, at the rates of the other preset.
         resting, probing: which endpoints cooled down, and which could be probed.
         dispatcher: plans under the other preset.
+        spared: endpoints that the other preset's [power] leaves alone now, by name.
         local_only: whether the request names the model on this machine.
         offset_s: seconds to add to the session's clock to get Unix time.
     """
@@ -53,6 +54,7 @@ class ShadowMoment:
     resting: Mapping[str, CoolDown]
     probing: Collection[str]
     dispatcher: Dispatcher
+    spared: Mapping[str, CoolDown]
     local_only: bool
     offset_s: float
 
@@ -141,6 +143,7 @@ class ShadowAnswer:
             budget_class=options.budget_class or "standard",
             resting=moment.resting,
             probing=moment.probing,
+            spared=moment.spared,
         )
         if reservation is not None:
             plan = within_budget(
