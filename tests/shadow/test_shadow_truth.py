@@ -51,6 +51,7 @@ async def asked(
         on_route=to,
         device_profile=HERE,
         state=False,
+        power=False,
     ) as one:
         for number in range(answers):
             server.profile = SimulatedProfile(

@@ -16,7 +16,6 @@ from disco.cost import Ledger
 from disco.cost.budget_reservation import BudgetReservation
 from disco.cost.token_bounds import most_prompt_tokens
 from disco.dispatch import Dispatcher, Features
-from disco.dispatch.power.power_rule import power_under, spared_by
 from disco.dispatch.within_budget import within_budget
 from disco.errors import BudgetExceededError, DiscoError
 from disco.plan import Candidate, CoolDown, Plan, Reach
@@ -42,6 +41,7 @@ class ShadowMoment:
         candidates: the view's, at the rates of the other preset.
         resting, probing: which endpoints cooled down, and which could be probed.
         dispatcher: plans under the other preset.
+        spared: endpoints that the other preset's [power] leaves alone now, by name.
         local_only: whether the request names the model on this machine.
         offset_s: seconds to add to the session's clock to get Unix time.
     """
@@ -54,6 +54,7 @@ class ShadowMoment:
     resting: Mapping[str, CoolDown]
     probing: Collection[str]
     dispatcher: Dispatcher
+    spared: Mapping[str, CoolDown]
     local_only: bool
     offset_s: float
 
@@ -135,7 +136,6 @@ class ShadowAnswer:
         """
         preset, options, view = self._shadow.preset, moment.options, moment.view
         request = as_asked(moment.request, options, preset)
-        power = power_under(view.power, preset.power)
         plan = moment.dispatcher.plan(
             features,
             moment.candidates,
@@ -143,7 +143,7 @@ class ShadowAnswer:
             budget_class=options.budget_class or "standard",
             resting=moment.resting,
             probing=moment.probing,
-            spared=spared_by(power, moment.candidates),
+            spared=moment.spared,
         )
         if reservation is not None:
             plan = within_budget(

@@ -70,7 +70,7 @@ def estimate(
     began = {
         state.candidate.name: state
         for state in reversed(session.attempts)
-        if state.role in (Role.STARTER, Role.TAKEOVER) and not state.prefix
+        if state.role in (Role.STARTER, Role.HEDGE, Role.TAKEOVER) and not state.prefix
     }
     runners = [
         runner

@@ -22,9 +22,10 @@ from disco.client.request_options import RequestOptions
 from disco.client.shadow.shadow_answer import ShadowAnswer, ShadowMoment
 from disco.cost.budget_limiter import BudgetLimiter
 from disco.dispatch import Features, Preset, load_preset
-from disco.dispatch.power.power_rule import power_under
+from disco.dispatch.power.power_rule import PowerState, power_of, spared_by, step, with_traffic
 from disco.dispatch.presets import with_limits
 from disco.plan import Candidate, Payer, Power
+from disco.power import PowerReadings
 from disco.request import Request
 from disco.session.records.shadow_record import LENGTH_LEVELS
 from disco.session.switching.answer_lengths import AnswerLengths
@@ -38,7 +39,8 @@ T = TypeVar("T")
 class Shadow:
     """Plans every routed answer of a client under another preset, too, without carrying the plan out.
 
-    Mutable: the policies' state, `limiter` (charged with estimates), `_warned`, the quantiles of lengths.
+    Mutable: the policies' state, `limiter` (charged with estimates), `_warned`, `_power_state`, the
+    quantiles of lengths.
 
     Attributes:
         preset: the other preset, with the client's own budget.
@@ -71,6 +73,7 @@ class Shadow:
         self._catalog = catalog
         self._dispatchers = Dispatchers(catalog, np.random.default_rng(None if seed is None else [seed, 1]))
         self._warned = False
+        self._power_state = PowerState()
         self._lengths: AnswerLengths | None = None
         self._quantiles: tuple[int, ...] = ()
 
@@ -104,7 +107,7 @@ class Shadow:
     ) -> ShadowAnswer:
         # Before the real plan: it may claim a breaker's probe, which the other preset could have claimed as well.
         resting, probing = view.watch.look(view.now, view.offline)
-        power = power_under(view.power, self.preset.power)
+        power = self._power(view.power)
         priced = [
             self._priced(c, m, request.model, power) for c, m in zip(view.candidates, members, strict=True)
         ]
@@ -118,24 +121,37 @@ class Shadow:
             resting,
             probing,
             dispatcher,
+            spared=spared_by(power, priced),
             local_only=local_only,
             offset_s=time.time() - view.now,
         )
         return ShadowAnswer(self, moment)
 
+    def _power(self, real: Power | None) -> Power | None:
+        """Return what the machine's state changes under the other preset's [power], from the real plan's readings."""
+        section = self.preset.power
+        if real is None or not section.enabled:
+            return None
+        readings = PowerReadings(
+            on_battery=real.on_battery,
+            battery_share=real.battery_share,
+            clock_share=real.clock_share,
+            load_share=real.load_share,
+            metered=real.metered,
+        )
+        self._power_state = step(self._power_state, readings, section, time.time())
+        return power_of(self._power_state, readings, section)
+
     def _priced(
         self, candidate: Candidate, member: CatalogEntry, model: str, power: Power | None
     ) -> Candidate:
-        """Return the same endpoint in the same state, at the other preset's exchange rate; `power`: under its rule."""
-        rates = self._catalog.rates(member, model, self.preset, power)
-        parts: tuple[Payer, ...] = ()
+        """Return the same endpoint in the same state, at the exchange rate of the other preset."""
+        rates, parts = self._catalog.rates(member, model, self.preset, power), tuple[Payer, ...]()
         if candidate.parts and member.drafter is not None:
-            drafter_rates = self._catalog.rates(member.drafter, model, self.preset, power)
-            parts = (
-                Payer(member.name, candidate.place, rates),
-                candidate.parts[-1]._replace(rates=drafter_rates),
-            )
-        return replace(candidate, rates=rates, parts=parts)
+            drafts = self._catalog.rates(member.drafter, model, self.preset, power)
+            parts = (Payer(member.name, candidate.place, rates), candidate.parts[-1]._replace(rates=drafts))
+        priced = replace(candidate, rates=rates, parts=parts)
+        return priced if power is None else with_traffic(priced, power.traffic_usd_per_mb)
 
     def refit(self) -> None:
         """Let the policies follow what the client has learnt."""

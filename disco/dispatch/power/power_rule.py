@@ -26,7 +26,6 @@ __all__ = [
     "Condition",
     "PowerState",
     "power_of",
-    "power_under",
     "spared_by",
     "step",
     "with_offline",
@@ -131,20 +130,6 @@ def power_of(state: PowerState, readings: PowerReadings, section: PowerSection) 
         load_share=_rounded(readings.load_share),
         metered=readings.metered,
     )
-
-
-def power_under(power: Power | None, section: PowerSection) -> Power | None:
-    """Return what the same readings mean under another section, each for itself: without hysteresis."""
-    if power is None or not section.enabled:
-        return None
-    readings = PowerReadings(
-        on_battery=power.on_battery,
-        battery_share=power.battery_share,
-        clock_share=power.clock_share,
-        load_share=power.load_share,
-        metered=power.metered,
-    )
-    return power_of(step(PowerState(), readings, section, 0.0), readings, section)
 
 
 def with_offline(power: Power | None, offline: Collection[str]) -> Power | None:

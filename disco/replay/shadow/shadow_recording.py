@@ -18,7 +18,7 @@ from disco.session.records.shadow_record import ABILITIES, PlanRecord
 
 __all__ = ["Seen", "ShadowRecording", "ShadowedAnswer", "read_shadowed"]
 
-_FIRST = frozenset(("starter", "takeover"))  # roles of attempts that may have begun the answer
+_FIRST = frozenset(("starter", "hedge", "takeover"))  # roles of attempts that may have begun the answer
 _FEWEST_TOKENS = 8  # a rate from fewer tokens is not reliable
 
 
@@ -217,6 +217,8 @@ def _candidate(row: Mapping[str, Any]) -> Candidate:
         load_s=row["load_s"],
         queue_s=row["queue_s"],
         decode_tps=row["decode_tps"],
+        silence_s=row["silence_s"],
+        slow_start=row["slow_start"],
         context_tokens=row["context_tokens"],
         rank=row["rank"],
         # A migration to a device whose speed is only assumed keeps its source writing.

@@ -39,6 +39,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _NO_CLOCKS = Timeouts(connect_s=None, first_content_s=None, gap_s=None, total_s=None)
+_FIRST = (Role.STARTER, Role.HEDGE, Role.TAKEOVER)  # may begin the answer
 _SAME_S = 1e-5  # records round to microseconds
 _STOPPED = (AttemptOutcome.LOST, AttemptOutcome.PARKED)
 _STREAM, _AGAIN = 31, 32  # of the draws; with the seed and the endpoint's name
@@ -53,7 +54,7 @@ class Played:
         cost_usd: at the real rates.
         winner: name of the endpoint that wrote it.
         writers: all that wrote, in order.
-        starts: how many attempts the plan started.
+        starts: how many endpoints were asked from the beginning.
         started: names of the endpoints that were asked from the beginning.
         moved: the answer migrated.
         basis: where `ttft_s` comes from.
@@ -265,7 +266,7 @@ def _played(
     ttft_s = next(iter(session.transcript.generated), (float("nan"), 0))[0] - session.started_at
     first = session.transcript.first_writer
     winner = "" if first is None else first.candidate.name
-    started = {a.candidate.name: a for a in session.attempts if a.role in (Role.STARTER, Role.TAKEOVER)}
+    started = {a.candidate.name: a for a in session.attempts if a.role in _FIRST}
     bases = [times[winner].basis(answer, winner)] if winner else ["assumed"]
     for name, state in started.items():
         over_s = answer.seen.get(name, Seen()).over_s
@@ -277,7 +278,7 @@ def _played(
         cost_usd=_cost_usd(answer, session, times, first_s),
         winner=winner,
         writers=tuple(dict.fromkeys(s.writer.candidate.name for s in session.transcript.segments)),
-        starts=sum(a.role is Role.STARTER for a in session.attempts),
+        starts=len(started),
         started=frozenset(started),
         moved=any(h.outcome == "switched" for h in session.migrations),
         basis=max(bases, key=BASES.index),  # type: ignore[arg-type] # all are bases

@@ -33,10 +33,10 @@ BASES: tuple[Basis, ...] = ("measured", "expected", "assumed")
 LENGTH_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.9, 0.99)
 """The quantiles of answer lengths that a record holds."""
 
-ABILITIES = ("continues", "parks", "pauses", "follows", "limits", "announces", "standby")
+ABILITIES = ("continues", "parks", "pauses", "follows", "limits", "announces", "standby", "loads")
 """Fields of a `Candidate` that a record lists by name where they are true."""
 
-_COMPARED = ("starts", "fallbacks", "migrations", "order", "tiers", "assist", "pace_tps")
+_COMPARED = ("starts", "fallbacks", "migrations", "order", "heirs", "tiers", "assist", "pace_tps")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,7 @@ class PlanRecord:
         fallbacks: endpoints that would replace a failed one, in order.
         migrations: writer, target, and whether the target keeps its prefill when it has lost the race.
         order: when the source of a migration stops.
+        heirs: endpoints that may start because another one is silent for too long.
         pace_tps: the reader's pace, tokens/s; None: text is shown as it comes.
         tiers, display: of a cascade; see `plan.Cascade`. No tiers: no answer is judged.
         assist: how the answer is divided; None: it is not.
@@ -57,6 +58,7 @@ class PlanRecord:
     fallbacks: tuple[str, ...] = ()
     migrations: tuple[tuple[str, str, bool], ...] = ()
     order: str = "auto"
+    heirs: tuple[str, ...] = ()
     pace_tps: float | None = None
     tiers: tuple[tuple[str, ...], ...] = ()
     display: str | None = None
@@ -71,6 +73,7 @@ class PlanRecord:
             fallbacks=plan.fallbacks,
             migrations=tuple((writer, move.target, move.keep_prefill) for writer, move in moves),
             order=plan.order,
+            heirs=plan.heirs,
             pace_tps=pace_tps,
             tiers=() if plan.cascade is None else plan.cascade.tiers,
             display=None if plan.cascade is None or not plan.cascade.tiers else plan.cascade.display,
@@ -84,6 +87,7 @@ class PlanRecord:
             "fallbacks": list(self.fallbacks),
             "migrations": [list(move) for move in self.migrations],
             "order": self.order,
+            "heirs": list(self.heirs),
             "pace_tps": self.pace_tps,
             "tiers": [list(tier) for tier in self.tiers],
             "display": self.display,
@@ -102,6 +106,7 @@ class PlanRecord:
             fallbacks=tuple(map(str, row["fallbacks"])),
             migrations=tuple((str(w), str(target), bool(keeps)) for w, target, keeps in row["migrations"]),
             order=str(row["order"]),
+            heirs=tuple(map(str, row["heirs"])),
             pace_tps=None if row["pace_tps"] is None else float(row["pace_tps"]),
             tiers=tuple(tuple(map(str, tier)) for tier in row["tiers"]),
             display=row["display"],
@@ -114,6 +119,7 @@ class PlanRecord:
             starts=tuple(Start(*start) for start in self.starts),
             fallbacks=self.fallbacks,
             migrations={writer: Migration(target, keeps) for writer, target, keeps in self.migrations},
+            heirs=self.heirs,
             order=self.order,  # type: ignore[arg-type] # written by `of`
             cascade=Cascade(self.tiers, self.display or "guard") if self.tiers else None,  # type: ignore[arg-type]
             assist=self.assist,
@@ -148,6 +154,8 @@ class ShadowEndpoint:
     queue_s: float
     decode_tps: float
     reading_spare: float
+    silence_s: float | None
+    slow_start: float | None
     rank: int
     context_tokens: int | None
     abilities: tuple[str, ...]
@@ -170,6 +178,8 @@ class ShadowEndpoint:
             queue_s=candidate.queue_s,
             decode_tps=candidate.decode_tps,
             reading_spare=candidate.reading_spare,
+            silence_s=candidate.silence_s,
+            slow_start=candidate.slow_start,
             rank=candidate.rank,
             context_tokens=candidate.context_tokens,
             abilities=tuple(name for name in ABILITIES if getattr(candidate, name)),

@@ -52,7 +52,7 @@ async def measured(shadow: str, answers: int) -> tuple[dict[str, list[float]], R
     server = SimulatedEndpoint("cloud", SimulatedProfile(ttft_s=0.3, decode_tps=60.0), place="server")
     device = SimulatedEndpoint("device", SimulatedProfile(prefill_tps=100.0), place="device")
     async with AsyncDisco(
-        local=device, tiers=[server], shadow=shadow, state=False, on_route=routes.append
+        local=device, tiers=[server], shadow=shadow, state=False, power=False, on_route=routes.append
     ) as client:
         for number in range(answers):
             if number == answers // 10:  # what is made once is made by now

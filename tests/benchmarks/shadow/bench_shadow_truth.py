@@ -100,6 +100,7 @@ async def virtual_truths(server_profile: str, requests: int, seed: int) -> list[
                     preset=preset,
                     shadow=shadow,
                     state=False,
+                    power=False,
                     device_profile=profile,
                     on_route=[log, routes.append] if shadow else routes.append,
                 )
@@ -138,7 +139,13 @@ async def real_truths(requests: int, pairs: list[Pair]) -> list[Truth]:
     rng = np.random.default_rng(3)
     repeats = rng.integers(0, 24, requests).tolist()
     with native_llama_server(slots=2) as server:
-        there = {"base_url": server.base_url, "api_key": "none", "price": (0.15, 0.6), "state": False}
+        there = {
+            "base_url": server.base_url,
+            "api_key": "none",
+            "price": (0.15, 0.6),
+            "state": False,
+            "power": False,
+        }
         device = LlamaCppEndpoint(model="smollm2-135m", name="device", context_tokens=2048, threads=1)
         await device.warm_up()
 
