@@ -17,7 +17,6 @@ from disco.dispatch import Dispatcher
 from disco.dispatch.breakers.endpoint_health import HealthWatch
 from disco.endpoints.contract import Endpoint
 from disco.errors import FailureKind
-from disco.session.attempt.attempt_state import Role
 from disco.session.machine import Session
 from disco.session.records.billing import settle_accounts
 from disco.session.records.record_writer import make_record
@@ -113,11 +112,6 @@ class Accounting:
             if statistics.line is not None:  # of a device, whose model may have been loaded meanwhile
                 statistics.saw(self._members[name].capabilities(self._model))
         self._dispatcher.settle(session.plan.spend, {state.candidate.place for state in session.attempts})
-        for state in session.attempts:
-            if state.role in (Role.HEDGE, Role.HEIR) and state.usage is not None:
-                self._dispatcher.hedged(
-                    state.candidate.name, state.usage.prompt_tokens, tuple(session.candidates.values())
-                )
         if self._statistics.learn(session, self._endpoints):
             self._on_refit()
         if self._report.listens:

@@ -13,7 +13,7 @@ from disco.dispatch.assist_solver import AnswerSurvival
 from disco.dispatch.cascade import CascadePolicy
 from disco.dispatch.cold_start import with_writer
 from disco.dispatch.eligibility import eligible
-from disco.dispatch.heirs import Debt, has_data, heirs_of
+from disco.dispatch.heirs import has_data, heirs_of
 from disco.dispatch.policies.policy_registry import ASSIST, AUTO, CASCADE
 from disco.dispatch.presets import Preset
 from disco.dispatch.request_features import TYPICAL_ANSWER_TOKENS, Features
@@ -33,10 +33,10 @@ class Dispatcher:
     """Plans requests under one preset, over any number of endpoints.
 
     The same preset, distributions, seed and sequence of requests give the same plans. Mutable: the state of the
-    policy, through `refit` and with each request, and `_debt`.
+    policy, through `refit`, `settle` and with each request.
     """
 
-    __slots__ = ("_arranging", "_debt", "_policy", "_preset", "_two_sided")
+    __slots__ = ("_arranging", "_policy", "_preset", "_two_sided")
 
     def __init__(
         self,
@@ -62,7 +62,6 @@ class Dispatcher:
             holds_budget: see `TwoSided`; the outcome of each plan with a `spend` is then to be told to `settle`.
         """
         self._preset = preset
-        self._debt = Debt()
         two_sided: TwoSided | None = None
         if arranging is None and preset.dispatch.policy == CASCADE:
             arranging = CascadePolicy()
@@ -142,13 +141,7 @@ class Dispatcher:
         able, deprioritised = _apart(able, resting, spared)
         arranged = self._arranging.arrange(features, able, budget_class)
         starts = arranged.starts
-        heirs: tuple[str, ...] = ()
-        if has_data(able):
-            limited = self._arranging.limited(able)
-            if budget_class == "standard":
-                starts = self._debt.repaid_by(starts, limited, features.prompt_tokens)
-            in_debt = limited if self._debt.is_owed else ()
-            heirs = heirs_of(able, arranged, {*resting, *probing, *in_debt})
+        heirs = heirs_of(able, arranged, {*resting, *probing}) if has_data(able) else ()
         if probing and budget_class != "background" and all(start.endpoint in probing for start in starts):
             starts = _backed(starts, able, probing, self._arranging.limited(able), features.prompt_tokens)
         if self._policy not in _WAITS and budget_class != "background":
@@ -182,17 +175,6 @@ class Dispatcher:
             heirs=heirs,
             spend=arranged.spend,
         )
-
-    def hedged(self, endpoint: str, tokens: int, candidates: Sequence[Candidate]) -> None:
-        """Count the prompt of an attempt that was started on a silence towards the policy's budget.
-
-        Args:
-            endpoint: where it was started.
-            tokens: of its prompt.
-            candidates: every endpoint that might have served the request.
-        """
-        if endpoint in self._arranging.limited(candidates):
-            self._debt.owe(tokens)
 
 
 def _apart(

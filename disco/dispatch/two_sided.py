@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from disco.dispatch.arranging import Arrangement, BudgetClass
+from disco.dispatch.heirs import has_data
 from disco.dispatch.policies.baselines import Race
 from disco.dispatch.policies.budget_governor import BudgetGovernor, level_at
 from disco.dispatch.policies.policy import FittedPolicy, Policy, alone
@@ -112,7 +113,7 @@ class TwoSided:
             return Arrangement(starts, (starts[0].endpoint,))
         chosen = device.name, server.name
         if budget_class == "standard":
-            return self._within_budget(features, device, server, chosen)
+            return self._within_budget(features, able, device, server)
         if budget_class == "urgent":
             return Arrangement(_RACE.starts(features, device, server), chosen)
         spared = self.constrained(device, server)
@@ -125,9 +126,10 @@ class TwoSided:
             governor.settle(spend.ticket, used=used)
 
     def _within_budget(
-        self, features: Features, device: Candidate, server: Candidate, chosen: tuple[str, str]
+        self, features: Features, able: Sequence[Candidate], device: Candidate, server: Candidate
     ) -> Arrangement:
         """Let the policy decide; leave out the start of the limited side where the budget does not admit it."""
+        chosen = device.name, server.name
         if not self._holds_budget or self._section.policy not in _BUDGETED:
             return Arrangement(self.policy_for(device, server).starts(features, device, server), chosen)
         limited = self.constrained(device, server)
@@ -145,7 +147,11 @@ class TwoSided:
         if uses and not room.admits:
             uses = False
             starts = alone(None, server) if limited is device else alone(device, None)
-        return Arrangement(starts, chosen, spend=Spend(limited.place, governor.add(tokens, used=uses)))
+        # A silence may start the limited side, too: until the answer is over, the request counts as used for that.
+        may_use = uses or (room.admits and has_data((device, server)))
+        spend = Spend(limited.place, governor.add(tokens, used=may_use))
+        used_up = frozenset[str]() if room.admits else _names_at(limited.place, able)
+        return Arrangement(starts, chosen, spend=spend, used_up=used_up)
 
     def limited(self, able: Sequence[Candidate]) -> frozenset[str]:
         """Return the names of the side that the policy's budget limits; empty without a budget or a second side."""

@@ -8,9 +8,9 @@ from typing import Protocol, runtime_checkable
 
 from disco.dispatch import Dispatcher, Features, Plan, eligible
 from disco.errors import ConfigurationError, nearest
-from disco.plan import Candidate, CoolDown
+from disco.plan import Candidate, CoolDown, Place, Spend
 
-__all__ = ["CountsHedges", "PlanFunction", "Planner", "planner_of"]
+__all__ = ["HoldsBudget", "PlanFunction", "Planner", "planner_of"]
 
 PlanFunction = Callable[[Features, Sequence[Candidate]], Plan]
 """Plan one request for the stations that may serve it (at least one), in the order in which they were given."""
@@ -45,11 +45,11 @@ class Planner(Protocol):
 
 
 @runtime_checkable
-class CountsHedges(Protocol):
-    """A planner whose budget also counts what is started on a silence."""
+class HoldsBudget(Protocol):
+    """A planner with a budget, which is to be told where attempts were started in the end."""
 
-    def hedged(self, endpoint: str, tokens: int, candidates: Sequence[Candidate]) -> None:
-        """See `Dispatcher.hedged`."""
+    def settle(self, spend: Spend | None, places: Collection[Place]) -> None:
+        """See `Dispatcher.settle`."""
         ...
 
 
@@ -77,8 +77,8 @@ class _ByDispatcher:
     ) -> Plan:
         return self.dispatcher.plan(features, candidates, {}, resting=resting, probing=probing)
 
-    def hedged(self, endpoint: str, tokens: int, candidates: Sequence[Candidate]) -> None:
-        self.dispatcher.hedged(endpoint, tokens, candidates)
+    def settle(self, spend: Spend | None, places: Collection[Place]) -> None:
+        self.dispatcher.settle(spend, places)
 
 
 @dataclass(frozen=True, slots=True)

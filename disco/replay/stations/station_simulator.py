@@ -25,7 +25,7 @@ from disco.replay.simulator.reader_columns import Readings
 from disco.replay.simulator.virtual_driver import Player, Shared, run_together
 from disco.replay.stations.station import Station, check_stations
 from disco.replay.stations.station_outcome import StationOutcome
-from disco.replay.stations.station_planning import CountsHedges, PlanFunction, Planner, planner_of
+from disco.replay.stations.station_planning import HoldsBudget, PlanFunction, Planner, planner_of
 from disco.replay.stations.station_scripts import Answers
 from disco.replay.stations.station_workload import StationWorkload
 from disco.request import Timeouts
@@ -312,10 +312,6 @@ class _Replay:
         by_name = self.by_name if candidates is self.warm else {c.name: c for c in candidates}
         return Session(plan, by_name, config, Playback(self.pace), self.lengths, watch)
 
-    def _count_hedge(self, endpoint: str, tokens: int, session: Session) -> None:
-        if isinstance(self.planner, CountsHedges):
-            self.planner.hedged(endpoint, tokens, tuple(session.candidates.values()))
-
     def _note(
         self,
         row: int,
@@ -339,12 +335,12 @@ class _Replay:
         for state in session.attempts:
             if state.role is Role.STARTER and state.usage is not None and state.usage.prompt_tokens:
                 tallies[state.candidate.name].started[row] = session.config.prompt_tokens
-            if state.role in (Role.HEDGE, Role.HEIR) and state.usage is not None:
-                self._count_hedge(state.candidate.name, state.usage.prompt_tokens, session)
             if state.outcome is AttemptOutcome.FAILED:
                 tallies[state.candidate.name].failures[row] += 1
         if session.migrations:
             self.migrations[row] = sum(h.outcome == "switched" for h in session.migrations)
+        if isinstance(self.planner, HoldsBudget):
+            self.planner.settle(session.plan.spend, {state.candidate.place for state in session.attempts})
         ledger = settle_accounts(session)
         self.total_usd[row] = ledger.total_cost
         for charge in ledger.charges:
