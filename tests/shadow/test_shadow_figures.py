@@ -184,6 +184,14 @@ def test_a_loser_alone_is_drawn_from_beyond_the_time_that_it_had(tmp_path):
     assert {played.basis for played in runs.other[-1]} == {"expected"}
 
 
+def test_a_loser_of_which_nothing_longer_is_known_makes_it_at_least(tmp_path):
+    """The device was always stopped after 3 s: how much longer it would have taken, nobody knows."""
+    one = compared(tmp_path, [raced(0.4, 3.0, "server", plan(ALONE["device"])) for _ in range(8)])
+    assert one.least == 1.0
+    assert one.other.ttft_mean_s == pytest.approx(3.0)
+    assert "first word at least 2.60 s later" in sentence(one)
+
+
 def test_an_endpoint_that_was_never_asked_is_assumed_and_one_that_was_is_expected(tmp_path):
     other = plan(ALONE["server"])
     never = compared(tmp_path, [alone_on("device", 0.4, other, known=False) for _ in range(8)])

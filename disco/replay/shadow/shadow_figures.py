@@ -72,6 +72,8 @@ class Comparison:
         ttft_mean_s, ttft_p50_s, ttft_p99_s: the other's less the real, s.
         cost_ratio: the other's cost over the real one; NaN where nothing was spent.
         ttft_from, cost_from: share of answers whose number is measured, expected, or assumed.
+        least: share of answers whose first token would have come later than counted: the endpoint was stopped before it
+            wrote, and no longer time of it is known. So TTFTs are too short.
         rises: share of answers that the first tier of a cascade would hand up; None without one, or where that is not
             known.
         rise_usd: what these would cost more, per answer; None as above. Not in `other`.
@@ -92,6 +94,7 @@ class Comparison:
     cost_ratio: Interval
     ttft_from: Mapping[Basis, float]
     cost_from: Mapping[Basis, float]
+    least: float
     rises: float | None
     rise_usd: float | None
     is_cascade: bool
@@ -150,6 +153,7 @@ def _comparison(
         ),
         ttft_from=_shares([ttft for ttft, _ in bases]),
         cost_from=_shares([cost for _, cost in bases]),
+        least=float(_column(other, "is_least").mean()),
         rises=_rises(cascades),
         rise_usd=_rise_usd(cascades, len(rows)),
         is_cascade=bool(cascades),

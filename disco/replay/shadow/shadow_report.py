@@ -12,6 +12,7 @@ from disco.session.records.shadow_record import BASES, Basis
 
 __all__ = ["left_out_line", "notes", "sentence", "tables"]
 
+_SOME = 0.05  # of the answers: from there on it shows in the mean
 _NOTHING_S = 5e-4  # a smaller difference of first words is called none
 
 
@@ -33,7 +34,8 @@ def sentence(one: Comparison) -> str:
             f"{first}. With the {_percent(one.rises)} of each tier that its rule hands up: about "
             f"{number(more * 1000)} USD per 1,000 answers instead of {number(one.real.cost_usd * 1000)} (expected)."
         )
-    return f"{head}, first word {_later(ttft)} ({_how_known(one.ttft_from)})."
+    least = "at least " if one.least > _SOME and ttft.value > 0 else ""
+    return f"{head}, first word {least}{_later(ttft)} ({_how_known(one.ttft_from)})."
 
 
 def tables(one: Comparison) -> list[TableData]:
@@ -88,6 +90,12 @@ def notes(one: Comparison) -> list[str]:
         out.append(
             f"Check: the real plans, run in the same way, have their first token {one.run_ttft_s:+.3f} s from when it "
             f"came{cost}."
+        )
+    if one.least > 0:
+        out.append(
+            f"In {_percent(one.least)} of the answers the endpoint was stopped before its first token, later than any "
+            "time that is known of it: its first token counts as of then, which is too early. Record some answers that "
+            "it gives alone."
         )
     if one.ttft_from["assumed"] > 0:
         out.append(

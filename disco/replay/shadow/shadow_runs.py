@@ -58,6 +58,7 @@ class Played:
         started: names of the endpoints that were asked from the beginning.
         moved: the answer migrated.
         basis: where `ttft_s` comes from.
+        is_least: it was later than that: the winner was stopped then, and no longer time of it is known.
     """
 
     ttft_s: float
@@ -68,6 +69,7 @@ class Played:
     started: frozenset[str]
     moved: bool
     basis: Basis
+    is_least: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,12 +269,14 @@ def _played(
     first = session.transcript.first_writer
     winner = "" if first is None else first.candidate.name
     started = {a.candidate.name: a for a in session.attempts if a.role in _FIRST}
+    least_s = None if winner not in started else answer.seen.get(winner, Seen()).over_s
     bases = [times[winner].basis(answer, winner)] if winner else ["assumed"]
     for name, state in started.items():
         over_s = answer.seen.get(name, Seen()).over_s
         is_bounded = over_s is not None and state.started_at + over_s >= ttft_s
         if name != winner and not is_bounded and state.started_at < ttft_s:
             bases.append(times[name].basis(answer, name))
+    is_least = least_s is not None and ttft_s - started[winner].started_at <= least_s + _SAME_S
     return Played(
         ttft_s=ttft_s,
         cost_usd=_cost_usd(answer, session, times, first_s),
@@ -281,6 +285,7 @@ def _played(
         starts=len(started),
         started=frozenset(started),
         moved=any(h.outcome == "switched" for h in session.migrations),
+        is_least=is_least,
         basis=max(bases, key=BASES.index),  # type: ignore[arg-type] # all are bases
     )
 
