@@ -35,9 +35,10 @@ from disco.state.file_faults import (
     keep_private,
     why_and_remedy,
 )
+from disco.state.schema import check_ours, migrate
 from disco.state.write_queue import WriteQueue
 
-__all__ = ["BUSY_S", "MIGRATIONS", "Database", "Work", "database_of", "state_path"]
+__all__ = ["BUSY_S", "Database", "Work", "database_of", "state_path"]
 
 _log = logging.getLogger("disco")
 
@@ -53,84 +54,9 @@ _NAP_S = 0.0005
 _VARIABLE: Final = "DISCO_STATE"
 _OFF: Final = frozenset({"off", "0", "false", "no"})
 
-_APPLICATION: Final = 0x64_73_63_6F  # "dsco", the file's `PRAGMA application_id`
 _MOST_PAGES: Final = 16_384  # of 4 KiB: a limit of 64 MiB, far above what pruning lets the file reach
 _MOST_LOG_BYTES: Final = 4 * 2**20  # what is left of the -wal file after it was written back
 _FINISH_S: Final = 2.0  # how long closing waits for what is still to be written
-
-MIGRATIONS: Final = (
-    """
-    CREATE TABLE series (
-        id INTEGER PRIMARY KEY,
-        kind TEXT NOT NULL,
-        endpoint TEXT NOT NULL,
-        address TEXT NOT NULL,
-        model TEXT NOT NULL,
-        UNIQUE (kind, endpoint, address, model)
-    );
-    CREATE TABLE observations (
-        id INTEGER PRIMARY KEY AUTOINCREMENT,
-        series INTEGER NOT NULL REFERENCES series (id) ON DELETE CASCADE,
-        writer INTEGER NOT NULL,
-        at REAL NOT NULL,
-        value REAL NOT NULL,
-        extra REAL NOT NULL DEFAULT 0
-    );
-    CREATE INDEX observations_of_series ON observations (series, id);
-    CREATE TABLE histories (
-        id INTEGER PRIMARY KEY,
-        task TEXT NOT NULL,
-        model TEXT NOT NULL,
-        kind TEXT NOT NULL,
-        seen INTEGER NOT NULL DEFAULT 0,
-        classes INTEGER NOT NULL DEFAULT 0,
-        at REAL NOT NULL,
-        UNIQUE (task, model, kind)
-    );
-    CREATE TABLE scores (
-        id INTEGER PRIMARY KEY AUTOINCREMENT,
-        history INTEGER NOT NULL REFERENCES histories (id) ON DELETE CASCADE,
-        score REAL NOT NULL,
-        is_exit INTEGER NOT NULL DEFAULT 0
-    );
-    CREATE INDEX scores_of_history ON scores (history, id);
-    CREATE TABLE label_scores (
-        id INTEGER PRIMARY KEY AUTOINCREMENT,
-        history INTEGER NOT NULL REFERENCES histories (id) ON DELETE CASCADE,
-        label_values TEXT NOT NULL
-    );
-    CREATE INDEX label_scores_of_history ON label_scores (history, id);
-    CREATE TABLE facts (
-        kind TEXT NOT NULL,
-        key TEXT NOT NULL,
-        value TEXT NOT NULL,
-        at REAL NOT NULL,
-        PRIMARY KEY (kind, key)
-    ) WITHOUT ROWID;
-    CREATE TABLE budgets (
-        id INTEGER PRIMARY KEY,
-        account TEXT NOT NULL,
-        scope TEXT NOT NULL,
-        unit TEXT NOT NULL,
-        window_s REAL NOT NULL,
-        UNIQUE (account, scope, unit, window_s)
-    );
-    CREATE TABLE budget_spent (
-        budget INTEGER NOT NULL REFERENCES budgets (id) ON DELETE CASCADE,
-        bucket INTEGER NOT NULL,
-        units INTEGER NOT NULL,
-        PRIMARY KEY (budget, bucket)
-    ) WITHOUT ROWID;
-    CREATE TABLE budget_open (
-        id INTEGER PRIMARY KEY,
-        budget INTEGER NOT NULL REFERENCES budgets (id) ON DELETE CASCADE,
-        units INTEGER NOT NULL,
-        process TEXT NOT NULL,
-        at REAL NOT NULL
-    );
-    """,
-)
-"""The schema's versions: number i leads from version i to i + 1 (`PRAGMA user_version`). Append; never change one."""
 
 
 def state_path(given: str | os.PathLike[str] | bool | None = None) -> Path | None:  # noqa: FBT001 - as the client's
@@ -308,7 +234,7 @@ class Database:
                 os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         connection = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
         try:
-            _check_ours(connection)
+            check_ours(connection)
             keep_private(self.path)
             connection.execute("PRAGMA trusted_schema = OFF")
             connection.execute("PRAGMA journal_mode = WAL")
@@ -316,7 +242,7 @@ class Database:
             connection.execute("PRAGMA foreign_keys = ON")
             connection.execute(f"PRAGMA max_page_count = {_MOST_PAGES}")
             connection.execute(f"PRAGMA journal_size_limit = {_MOST_LOG_BYTES}")
-            _migrate(connection)
+            migrate(connection)
             connection.execute("PRAGMA busy_timeout = 0")  # from here on `_run` waits
         except BaseException:
             connection.close()
@@ -383,35 +309,3 @@ if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
         after_in_parent=functools.partial(_after_fork, is_child=False),
         after_in_child=functools.partial(_after_fork, is_child=True),
     )
-
-
-def _check_ours(connection: sqlite3.Connection) -> None:
-    """Raise `NotOursError` unless the file is empty, or a state file of this version or an earlier one."""
-    application = int(connection.execute("PRAGMA application_id").fetchone()[0])
-    is_empty = not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    if application != _APPLICATION and not (application == 0 and is_empty and _version(connection) == 0):
-        raise NotOursError("it is the database of another program", "Leave it to that program")
-    if _version(connection) > len(MIGRATIONS):
-        raise NotOursError("it was written by a later version of disco", "Update disco")
-
-
-def _migrate(connection: sqlite3.Connection) -> None:
-    """Bring the file to the newest version; of several processes, one does it."""
-    if _version(connection) == len(MIGRATIONS):
-        return
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        _check_ours(connection)  # again: another process may have been quicker
-        for script in MIGRATIONS[_version(connection) :]:
-            for statement in script.split(";"):
-                connection.execute(statement)
-        connection.execute(f"PRAGMA application_id = {_APPLICATION}")
-        connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
-        connection.execute("COMMIT")
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
-
-
-def _version(connection: sqlite3.Connection) -> int:
-    return int(connection.execute("PRAGMA user_version").fetchone()[0])

@@ -31,7 +31,9 @@ async def _learn(path: Path, name: str, notes: Path, answers: int, rng: random.R
     from disco.judging import HistoryKey
 
     device = SimulatedEndpoint(
-        name, SimulatedProfile(prefill_tps=50_000.0, decode_tps=20_000.0, answer_tokens=12), place="device"
+        name,
+        SimulatedProfile(overhead_s=0.005, prefill_tps=50_000.0, decode_tps=20_000.0, answer_tokens=12),
+        place="device",
     )
     preset = Preset(dispatch={"policy": "device_only"}, playback={"pace_tps": "off"})
     done = sum(json.loads(line)["answers"] for line in _last_of_each(notes))

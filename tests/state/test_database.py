@@ -18,7 +18,7 @@ import pytest
 
 from disco import ConfigurationError
 from disco.state import Database, state_path
-from disco.state.database import MIGRATIONS
+from disco.state.schema import MIGRATIONS
 
 ROOT = Path(__file__).parents[2]
 ADD = "INSERT INTO series (kind, endpoint, address, model) VALUES (?, '', '', '')"

@@ -22,6 +22,10 @@ WITHIN_S = 300.0
 pytestmark = pytest.mark.real
 
 
+def noted_lines(notes: Path) -> list[str]:
+    return notes.read_text().splitlines() if notes.exists() else []
+
+
 def run_and_kill(path: Path, folder: Path, *, programs: int, answers: int, kills: int, seed: int) -> int:
     """Let the programs ask and be killed and started again, all at once; return how often one was killed."""
     rng = random.Random(seed)
@@ -33,19 +37,21 @@ def run_and_kill(path: Path, folder: Path, *, programs: int, answers: int, kills
         given = (str(path), name, str(folder / name), answers, rng.getrandbits(30))
         process = FORKS.Process(target=learn, args=given)
         process.start()
-        running[name] = (process, time.monotonic() + rng.uniform(0.02, 0.6))
+        # Killed after so many notes, or after that time: early, also while it starts, or in the middle.
+        notes = len(noted_lines(folder / name)) + rng.randint(1, max(1, answers // 20))
+        running[name] = (process, time.monotonic() + rng.expovariate(0.5), notes)
 
     for name in left:
         start(name)
     until = time.monotonic() + WITHIN_S
     while running:
         assert time.monotonic() < until, "the programs do not come to an end"
-        time.sleep(0.005)
-        for name, (process, at) in list(running.items()):
+        time.sleep(0.002)
+        for name, (process, at, notes) in list(running.items()):
             if process.exitcode is not None:
                 assert process.exitcode == 0, f"{name} failed"
                 del running[name]
-            elif left[name] and time.monotonic() > at:
+            elif left[name] and (time.monotonic() > at or len(noted_lines(folder / name)) >= notes):
                 process.kill()
                 process.join()
                 killed += 1
@@ -89,9 +95,9 @@ def check(path: Path, folder: Path, programs: int, answers: int) -> None:
 
 def test_what_was_committed_survives_kills(tmp_path):
     path = tmp_path / "state.sqlite3"
-    killed = run_and_kill(path, tmp_path, programs=2, answers=30, kills=1, seed=random.getrandbits(30))
+    killed = run_and_kill(path, tmp_path, programs=2, answers=40, kills=2, seed=random.getrandbits(30))
     assert killed
-    check(path, tmp_path, 2, 30)
+    check(path, tmp_path, 2, 40)
 
 
 @pytest.mark.slow

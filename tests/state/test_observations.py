@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from disco.state.database import MIGRATIONS
 from disco.state.facts import MOST_FACTS, prune_facts, put_fact, read_facts
 from disco.state.observations import (
     EVERYONE,
@@ -23,6 +22,7 @@ from disco.state.observations import (
     prune_series,
     read_observations,
 )
+from disco.state.schema import MIGRATIONS
 
 SERVER = Subject("server", "localhost:80", "m")
 NOW = 2_000_000_000.0
