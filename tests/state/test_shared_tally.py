@@ -305,7 +305,8 @@ def test_threads_of_two_clients_spend_no_more_than_the_limit_together(machine):
 
     with ThreadPoolExecutor(4) as pool:
         spent = sum(pool.map(spend, range(4)))
-    assert 955 < spent <= 1000  # at a refusal, 971 or more were taken, of which three others may give 5 back each
+    # At a refusal 971 or more were taken, of which three others may give 5 back each.
+    assert 955 < spent <= 1000
     assert [counter.left(0.0) for counter in counters] == [1000 - spent] * 2
     for budgets in clients:
         budgets.close()
