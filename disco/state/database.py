@@ -50,6 +50,7 @@ BUSY_S: Final = 0.25
 
 # SQLite would wait longer and longer, up to 100 ms at a time, while others who have just come get their turn.
 _NAP_S = 0.0005
+_FEWEST_TRIES = 50  # also where this process itself could not run for `BUSY_S`
 
 _VARIABLE: Final = "DISCO_STATE"
 _OFF: Final = frozenset({"off", "0", "false", "no"})
@@ -185,15 +186,16 @@ class Database:
             if not self.is_usable:
                 return "failed", None
             connection = None
-            until = time.monotonic() + BUSY_S
+            until, tries = time.monotonic() + BUSY_S, 0
             while True:
+                tries += 1
                 try:
                     connection = self._connected()
                     connection.execute(begin)
                     done = work(connection)
                     connection.execute("COMMIT")
                 except (sqlite3.Error, OSError, UnicodeError, NotOursError) as error:
-                    if is_locked(error) and time.monotonic() < until:
+                    if is_locked(error) and (tries < _FEWEST_TRIES or time.monotonic() < until):
                         time.sleep(_NAP_S)
                         continue  # only the beginning finds the file locked, in WAL mode: nothing was done
                     self._warn(error)

@@ -290,7 +290,8 @@ def test_a_clock_that_is_set_back_frees_nothing_early_and_everything_a_window_la
     budgets.close()
 
 
-def test_threads_of_two_clients_spend_no_more_than_the_limit_together(machine):
+def test_threads_of_two_clients_spend_no_more_than_the_limit_together(machine, monkeypatch):
+    monkeypatch.setattr(database_module, "BUSY_S", 20.0)  # on a busy machine, too
     clients = [machine.start("one") for _ in range(2)]
     counters = [counter_of(budgets) for budgets in clients]
 
@@ -305,9 +306,8 @@ def test_threads_of_two_clients_spend_no_more_than_the_limit_together(machine):
 
     with ThreadPoolExecutor(4) as pool:
         spent = sum(pool.map(spend, range(4)))
-    assert (
-        955 < spent <= 1000
-    )  # at a refusal, 971 or more were taken, of which three others may give 5 back each
+    # At a refusal 971 or more were taken, of which three others may give 5 back each.
+    assert 955 < spent <= 1000
     assert [counter.left(0.0) for counter in counters] == [1000 - spent] * 2
     for budgets in clients:
         budgets.close()
