@@ -43,7 +43,7 @@ model.decode(model.tokenize(text, special=False)[:20])
 model.logits()
 print(json.dumps([loaded_at - began_at, time.perf_counter() - loaded_at]))
 """
-PAPER = (  # Table 4 of DiSCo (Sun et al., 2025), Qwen2.5: GPU, size, load s
+PAPER = (  # Table 4 of DiSCo: GPU, size, load s
     *(("RTX 3060", size, s) for size, s in (("0.5B", 1.29), ("1.5B", 2.48), ("3B", 4.45))),
     *(("A40", size, s) for size, s in (("0.5B", 1.53), ("1.5B", 3.12), ("3B", 5.72), ("7B", 13.43))),
 )
