@@ -22,7 +22,7 @@ _UNSETTLED: Final = 16  # observations after a change
 _SHAPE_WEIGHT: Final = 64.0  # what the times before a change still count, in observations
 # The former distribution is remembered until this many observations have followed it.
 _REMEMBERED: Final = 1000
-_USUAL: Final = 0.15  # the median of five observations lies nearer to the middle in 19 of 20 cases
+_USUAL: Final = 0.3  # a median farther from the middle speaks against the former distribution
 
 Floats = NDArray[np.float64]
 
@@ -144,18 +144,19 @@ class AdaptiveRolling(Rolling):
         if self._former is not None and self._former.is_usual(median):
             self._come_back(change.observations)
             return
-        # What was known before the change: without what came since, all of it but this observation.
         seen, censored = self._seen / self._gain, self._censored / self._gain
+        # Of two changes in short succession, such as an outage that gets worse, what was known before the first one is
+        # what may return. The few times that showed the change stay in it: to remove them would remove the tail,
+        # wherever slow answers come in a row by chance.
+        if self._former is None or self.since_change > _KEPT:
+            self._former = _Former(seen.copy(), censored.copy(), self._reference, ReturnDetector(change.kind))
+        # The shape is that of what came before the change: all of it but this observation.
         weight = 1.0
         for bin_, is_censored in reversed(newest[:-1]):
             (censored if is_censored else seen)[bin_] -= weight
             weight /= self._growth
         np.maximum(seen, 0.0, out=seen)
         np.maximum(censored, 0.0, out=censored)
-        # Of two changes in short succession, such as an outage that gets worse, what was known before the first
-        # one is what may return.
-        if self._former is None or self.since_change > _KEPT:
-            self._former = _Former(seen, censored, self._reference, ReturnDetector(change.kind))
         shape = seen + censored
         if shape.any():
             by = median - _median_bin(shape)

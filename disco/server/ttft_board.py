@@ -5,7 +5,7 @@
 
 It is measured from a request's arrival to the first content sent: text, reasoning or a tool call, of answers that are
 sent as events. An answer given up before is known to have taken longer. What failed is no latency. Only the last hour
-and the last 400 answers count, the newest ones most (`Rolling`).
+and the last 400 answers count, the newest ones most (`AdaptiveRolling`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from urllib.parse import parse_qs
 from starlette.types import Receive, Scope, Send
 
 from disco.endpoints.published_ttft import HEADER, MOST_QUANTILES, VERSION, PublishedTtft
-from disco.profiles import Rolling
+from disco.profiles import AdaptiveRolling
 from disco.server.api_errors import Refusal
 from disco.server.http_reply import Reply
 
@@ -86,7 +86,7 @@ class TtftBoard:
         count = sum(not censored for _, _, censored in seen)
         if not count:
             return PublishedTtft(model=model[:1000], count=0)
-        times = Rolling()
+        times = AdaptiveRolling()
         for _, took_s, censored in seen:
             (times.observe_censored if censored else times.observe)(took_s)
         quantiles = times.snapshot().spaced(min(MOST_QUANTILES, 4 * count))

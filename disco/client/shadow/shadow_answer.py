@@ -72,6 +72,7 @@ class _Planned:
     known: frozenset[str]
     reservation: BudgetReservation | None
     rises: tuple[float | None, Literal["rule", "history"] | None]
+    dispatcher: Dispatcher
 
 
 class ShadowAnswer:
@@ -126,6 +127,7 @@ class ShadowAnswer:
             known,
             reservation,
             (None, None) if plan is None else self._rises(plan, moment),
+            moment.dispatcher,
         )
 
     def _made(self, moment: ShadowMoment, features: Features, reservation: BudgetReservation | None) -> Plan:
@@ -213,6 +215,9 @@ class ShadowAnswer:
             return ShadowRecord(plan=None, **facts)
         plan = PlanRecord.of(planned.plan, planned.pace_tps, may_migrate=config.may_migrate)
         found = estimate(planned.plan, session.candidates, planned.known, session)
+        first_s = 0.0 if found is None else found.ttft_s
+        started = {session.candidates[s.endpoint].place for s in planned.plan.starts if s.after_s <= first_s}
+        planned.dispatcher.settle(planned.plan.spend, started)
         if found is not None:
             written_at = session.transcript.generated.at
             # A probe in the background belongs to no answer.
