@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from disco.candidate import Candidate
 from disco.client.request_options import RequestOptions
 from disco.cost import Ledger
 from disco.dispatch.policies.policy_registry import CASCADE
@@ -24,7 +25,7 @@ from disco.judging import (
     ShareControl,
     Standard,
 )
-from disco.plan import Candidate, Cascade, Display, Plan
+from disco.plan import Cascade, Display, Plan
 from disco.request import Request
 from disco.session.machine import Session
 

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from disco.candidate import Candidate
 from disco.cost import Charge, Phase
 from disco.cost.budget_reservation import BudgetReservation
 from disco.endpoints.background_tasks import BackgroundTasks
 from disco.endpoints.contract import Endpoint
 from disco.errors import BudgetExceededError
-from disco.plan import Candidate
 from disco.request import Prefix
 from disco.session.machine import Session
 from disco.telemetry.log_lines import LOG, log_probe

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from disco.candidate import Candidate
 from disco.client.answer_judging import Judging
 from disco.client.request_options import RequestOptions
 from disco.cost.budget_reservation import BudgetReservation
@@ -15,7 +16,7 @@ from disco.dispatch.power.power_rule import spared_by, with_offline
 from disco.dispatch.within_budget import within_budget
 from disco.endpoints.contract import Endpoint
 from disco.errors import ConfigurationError
-from disco.plan import Candidate, Plan, Power
+from disco.plan import Plan, Power
 from disco.playback import Pace, Playback
 from disco.refine import Refined, refine
 from disco.request import Request

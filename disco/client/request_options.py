@@ -8,8 +8,8 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from disco.candidate import Reach
 from disco.errors import ConfigurationError, nearest
-from disco.plan import Reach
 from disco.request import check_classes
 
 __all__ = ["NO_OPTIONS", "RequestOptions", "chosen_preset", "merge_options", "take_options"]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import numpy as np
 
+from disco.candidate import Candidate, Reach
 from disco.client.accounting import Accounting
 from disco.client.answer_judging import Judging
 from disco.client.background_probes import BackgroundProbes
@@ -38,7 +39,6 @@ from disco.endpoints.background_tasks import BackgroundTasks
 from disco.endpoints.contract import Endpoint
 from disco.errors import ConfigurationError
 from disco.judging import HistoryStore, store_of
-from disco.plan import Candidate, Reach
 from disco.profiles import DeviceProfile, ServerProfile
 from disco.request import Request
 from disco.state import database_of, limiter_of

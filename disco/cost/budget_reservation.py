@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from disco.candidate import Payer
 from disco.cost.budget_limiter import BudgetLimiter, Limit, WindowCounter, binding
 from disco.cost.token_bounds import MOST_PROOF, most_prefix_tokens
 from disco.errors import BudgetExceededError
 from disco.events import Usage
-from disco.plan import Payer
 from disco.request import Prefix
 
 __all__ = ["BudgetReservation"]

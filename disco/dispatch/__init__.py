@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from disco._moved import former_names
+from disco.candidate import Candidate
 from disco.dispatch.arranging import Arrangement, Arranging, BudgetClass
 from disco.dispatch.dispatcher import Dispatcher
 from disco.dispatch.eligibility import eligible
@@ -31,7 +32,7 @@ from disco.dispatch.presets import Preset, available_presets, load_preset
 from disco.dispatch.regime import Regime, regime
 from disco.dispatch.request_features import Features, estimate_tokens, features_of
 from disco.dispatch.two_sided import TwoSided
-from disco.plan import Candidate, Migration, Plan, Start
+from disco.plan import Migration, Plan, Start
 
 __all__ = [
     "Arrangement",

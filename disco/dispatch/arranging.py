@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from disco.candidate import Candidate
 from disco.dispatch.request_features import Features
-from disco.plan import Assist, Candidate, Spend, Start
+from disco.plan import Assist, Spend, Start
 from disco.profiles.length_distribution import Lengths
 from disco.profiles.time_distribution import Empirical
 

@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal
 
+from disco.candidate import READ_BATCH_TOKENS, Candidate
 from disco.dispatch.arranging import Arrangement, BudgetClass
 from disco.dispatch.assist_solver import AnswerSurvival, AssistCase, Refining, best_share
 from disco.dispatch.presets import AssistSection
 from disco.dispatch.request_features import TYPICAL_ANSWER_TOKENS, Features
 from disco.dispatch.two_sided import TwoSided, sides
-from disco.plan import FOLLOW_TOKENS, READ_BATCH_TOKENS, Assist, Candidate, Start
+from disco.plan import FOLLOW_TOKENS, Assist, Start
 from disco.profiles.length_distribution import Lengths
 from disco.profiles.time_distribution import Empirical
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from disco.candidate import Candidate
 from disco.dispatch.arranging import Arrangement, BudgetClass
 from disco.dispatch.request_features import Features
-from disco.plan import Candidate, Start
+from disco.plan import Start
 from disco.profiles.length_distribution import Lengths
 from disco.profiles.time_distribution import Empirical
 

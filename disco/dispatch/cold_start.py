@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from disco.plan import Candidate, Start
+from disco.candidate import Candidate
+from disco.plan import Start
 
 __all__ = ["with_writer"]
 

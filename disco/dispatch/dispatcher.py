@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from disco.candidate import Candidate, Place
 from disco.dispatch.arranging import Arranging, BudgetClass
 from disco.dispatch.assist import AssistPolicy, typical_answers
 from disco.dispatch.assist_solver import AnswerSurvival
@@ -18,7 +19,7 @@ from disco.dispatch.policies.policy_registry import ASSIST, AUTO, CASCADE
 from disco.dispatch.presets import Preset
 from disco.dispatch.request_features import TYPICAL_ANSWER_TOKENS, Features
 from disco.dispatch.two_sided import TwoSided
-from disco.plan import Candidate, Cascade, CoolDown, Migration, Place, Plan, Spend, Start
+from disco.plan import Cascade, CoolDown, Migration, Plan, Spend, Start
 from disco.profiles.length_distribution import Lengths
 from disco.profiles.time_distribution import Empirical
 

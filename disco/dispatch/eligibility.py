@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from disco.candidate import Candidate, Reach
 from disco.dispatch.request_features import Features
 from disco.errors import ContextLengthError, NoEndpointError
-from disco.plan import Candidate, Reach
 
 __all__ = ["ANSWER_RESERVE_TOKENS", "eligible", "is_within"]
 

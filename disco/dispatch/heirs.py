@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from disco.candidate import Candidate
 from disco.dispatch.arranging import Arrangement
-from disco.plan import Candidate
 
 __all__ = ["has_data", "heirs_of"]
 

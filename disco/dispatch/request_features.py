@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from disco.plan import PromptSize, Reach
+from disco.candidate import PromptSize, Reach
 from disco.request import Request
 
 __all__ = ["TYPICAL_ANSWER_TOKENS", "Features", "estimate_tokens", "features_of"]

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from disco.candidate import Candidate, Place
 from disco.dispatch.arranging import Arrangement, BudgetClass
 from disco.dispatch.heirs import has_data
 from disco.dispatch.policies.baselines import Race
@@ -18,7 +19,7 @@ from disco.dispatch.policies.policy_registry import AUTO, build_policy
 from disco.dispatch.presets import DispatchSection
 from disco.dispatch.regime import regime
 from disco.dispatch.request_features import LEAST_PROMPT_TOKENS, Features
-from disco.plan import Candidate, Place, Spend
+from disco.plan import Spend
 from disco.profiles.length_distribution import Lengths
 from disco.profiles.time_distribution import Empirical
 from disco.rates import Rates

@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+from disco.candidate import Candidate
 from disco.cost.budget_reservation import BudgetReservation
-from disco.plan import BudgetCut, Candidate, Migration, Plan, Start
+from disco.plan import BudgetCut, Migration, Plan, Start
 from disco.request import Prefix
 
 __all__ = ["FOR_ANSWERS", "FOR_HEDGES", "within_budget"]

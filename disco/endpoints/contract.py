@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from disco.candidate import Place, PromptSize, Reach
 from disco.endpoints.drafter import Drafter
 from disco.events import (
     Delta,
@@ -23,7 +24,6 @@ from disco.events import (
     Traffic,
     Usage,
 )
-from disco.plan import Place, PromptSize, Reach
 from disco.request import Prefix, Request
 
 __all__ = ["PAUSE_HOLD_S", "Attempt", "Capabilities", "Endpoint", "Event", "Progress", "seam_behind"]

@@ -10,12 +10,12 @@ import anyio
 import httpx2
 from starlette.types import Receive, Scope, Send
 
+from disco.candidate import Reach
 from disco.client import AsyncDisco
 from disco.client.chat.http_encoding import EventStream
 from disco.client.direct.direct_answer import reports_put_off
 from disco.client.endpoint_catalog.local_servers import REACHES
 from disco.dispatch.eligibility import is_within
-from disco.plan import Reach
 from disco.server.admission import AnswerLimiter
 from disco.server.api_errors import Refusal
 from disco.server.http_reply import EVENTS, Reply

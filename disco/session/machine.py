@@ -15,11 +15,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import inf
 
+from disco.candidate import Candidate
 from disco.cost.budget_reservation import BudgetReservation
 from disco.errors import EndpointFailure
 from disco.events import Delta, Ended, Parked, Progress, SeamReport, SpeculationReport, Traffic, Usage
 from disco.judging import AgreementJudge
-from disco.plan import Candidate, Plan
+from disco.plan import Plan
 from disco.playback import Playback
 from disco.session.attempt.attempt_state import AttemptOutcome
 from disco.session.attempt.attempt_table import AttemptTable

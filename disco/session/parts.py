@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 
+from disco.candidate import Candidate
 from disco.cost.budget_reservation import BudgetReservation
-from disco.plan import Candidate, Plan
+from disco.plan import Plan
 from disco.session.attempt.attempt_table import AttemptTable
 from disco.session.race import StartRace
 from disco.session.session_config import SessionConfig

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, Protocol
 
+from disco.candidate import Candidate
 from disco.errors import EndpointFailure
 from disco.events import Delta
 from disco.judging.threshold_rules import Verdict
-from disco.plan import Candidate
 from disco.request import Prefix, Timeouts
 
 __all__ = [

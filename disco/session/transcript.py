@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from disco.candidate import Candidate
 from disco.events import Delta, DeltaKind
-from disco.plan import Candidate
 from disco.playback import Playback, last_word_start
 from disco.request import Prefix
 from disco.session.attempt.attempt_state import AttemptState

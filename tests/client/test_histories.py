@@ -10,10 +10,10 @@ from defects.asking import client, create, device
 from scripted_server import chunk, sse
 
 from disco import AsyncDisco, ConfigurationError, Disco, LocalServer
+from disco.candidate import Candidate
 from disco.client.answer_judging import RequestJudge
 from disco.dispatch.presets import CascadeSection
 from disco.judging import FileStore, HistoryKey, JudgeBook
-from disco.plan import Candidate
 
 pytestmark = pytest.mark.anyio
 

@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, rule, run_state_machine_as_test
 
+from disco.candidate import Payer
 from disco.cost.budget_limiter import BudgetLimiter, Limit, WindowCounter
 from disco.cost.budget_reservation import BudgetReservation
 from disco.cost.token_bounds import MOST_PROOF, most_prompt_tokens
 from disco.errors import BudgetExceededError
 from disco.events import Usage
-from disco.plan import Payer
 from disco.rates import Rates
 from disco.request import Prefix, Request
 

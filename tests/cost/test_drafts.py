@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from disco.candidate import Payer
 from disco.cost.budget_limiter import BudgetLimiter, Limit
 from disco.cost.budget_reservation import BudgetReservation
 from disco.errors import BudgetExceededError
 from disco.events import Usage
-from disco.plan import Payer
 from disco.rates import Rates
 from disco.request import Prefix
 

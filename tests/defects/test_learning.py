@@ -9,9 +9,9 @@ from faults.in_memory import MemoryServer, Reply, anyio_backend, spoken  # noqa:
 from scripted_server import chunk, sse
 
 from disco import Timeouts
+from disco.candidate import TTFT_QUANTILES
 from disco.client.endpoint_catalog.statistics import REFIT_EVERY, EndpointStatistics
 from disco.endpoints.contract import Capabilities
-from disco.plan import TTFT_QUANTILES
 from disco.profiles import DeviceProfile, Empirical, FlopsPerToken, Rolling
 from disco.rates import Rates
 

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from disco.candidate import Candidate, Payer
 from disco.cost.budget_limiter import BudgetLimiter, Limit
 from disco.cost.budget_reservation import BudgetReservation
 from disco.dispatch import Dispatcher, Features, Preset
 from disco.dispatch.within_budget import within_budget
 from disco.events import Usage
-from disco.plan import Candidate, CoolDown, Payer, Plan, Start
+from disco.plan import CoolDown, Plan, Start
 from disco.profiles import Empirical, Lengths
 from disco.rates import Rates
 from disco.request import Prefix

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from disco.candidate import Candidate
 from disco.cost import Rates
 from disco.endpoints.simulation.simulated_script import Scripted, SimulatedProfile, script
 from disco.events import Delta
-from disco.plan import Candidate, Plan, Start
+from disco.plan import Plan, Start
 from disco.playback import Pace, Playback
 from disco.replay.simulator.virtual_driver import Player
 from disco.request import Request, Timeouts

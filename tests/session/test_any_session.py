@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from session.plays import FAST, NO_CLOCKS, REQUEST, check, play, run_session, session_of
 from situations import heirs, learnt, profiles_of_one
 
+from disco.candidate import Payer
 from disco.cost.budget_limiter import BudgetLimiter, Limit
 from disco.cost.budget_reservation import BudgetReservation
 from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.errors import FailureKind
 from disco.events import Delta, DeltaKind
-from disco.plan import Migration, Payer, Plan, Start
+from disco.plan import Migration, Plan, Start
 from disco.playback import Pace
 from disco.rates import Rates
 from disco.request import Timeouts

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from disco.plan import Candidate
+from disco.candidate import Candidate
 from disco.rates import Rates
 from disco.session.switching.migration_rule import (
     AnswerLengths,

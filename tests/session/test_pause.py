@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from session.plays import NO_CLOCKS, REQUEST, check, play, record_of, run_session, session_of
 
+from disco.candidate import Candidate
 from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.errors import EndpointFailure, FailureKind
 from disco.events import Delta, Ended, Usage
-from disco.plan import Candidate, Migration, Plan, Start
+from disco.plan import Migration, Plan, Start
 from disco.playback import Pace
 from disco.rates import Rates
 from disco.request import Timeouts

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from session.plays import FAST, REQUEST, Run, check, record_of, run_session, session_of
 from situations import profiles_of_one
 
+from disco.candidate import Candidate
 from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.errors import FailureKind
 from disco.events import Delta, DeltaKind, Ended, Usage
 from disco.judging import Verdict
-from disco.plan import Candidate, Cascade, Plan, Start
+from disco.plan import Cascade, Plan, Start
 from disco.playback import Pace, last_sentence_end
 from disco.request import Timeouts
 from disco.session.effects import StartAttempt

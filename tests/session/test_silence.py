@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from session.plays import check, play, session_of
 
+from disco.candidate import Candidate
 from disco.cost import Phase
 from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.errors import FailureKind
 from disco.events import Delta, DeltaKind
-from disco.plan import Assist, Candidate, Migration, Plan, Start
+from disco.plan import Assist, Migration, Plan, Start
 from disco.playback import Pace
 from disco.request import Timeouts
 from disco.session.attempt.attempt_state import AttemptOutcome

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from disco.candidate import Candidate
 from disco.cli.main import main
 from disco.errors import ConfigurationError
-from disco.plan import Candidate
 from disco.replay.shadow.shadow_figures import Comparison, compare
 from disco.replay.shadow.shadow_recording import Seen, read_shadowed
 from disco.replay.shadow.shadow_report import sentence

@@ -9,10 +9,10 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
+from disco.candidate import Candidate
 from disco.cost import Rates
 from disco.dispatch import Features, Migration, Plan, Start
 from disco.endpoints.simulation.simulated_script import prose
-from disco.plan import Candidate
 from disco.profiles import Empirical, LinearFit
 from disco.replay.stations import Station, StationOutcome
 from disco.replay.workload.trace import Trace

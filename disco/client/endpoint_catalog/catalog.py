@@ -6,6 +6,7 @@ import os
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 
+from disco.candidate import Candidate, Payer, place_of
 from disco.client.endpoint_catalog.statistics import EndpointStatistics, Statistics, make_room
 from disco.cost import ExchangeRate, device_rates, server_rates
 from disco.cost.model_flops import ModelShapes
@@ -14,7 +15,7 @@ from disco.dispatch.power.power_rule import with_traffic
 from disco.endpoints.contract import Capabilities, Endpoint
 from disco.endpoints.gguf_header import Header
 from disco.errors import ConfigurationError
-from disco.plan import Candidate, Payer, Power, place_of
+from disco.plan import Power
 from disco.profiles import (
     AdaptiveRolling,
     DeviceProfile,

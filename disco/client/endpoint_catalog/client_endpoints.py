@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 import anyio
 
+from disco.candidate import Reach
 from disco.client.endpoint_catalog.attaching import Attach, attaching
 from disco.client.endpoint_catalog.catalog import UNMEASURED, CatalogEntry, price_of
 from disco.client.endpoint_catalog.local_servers import LocalServer, is_address
@@ -21,7 +22,6 @@ from disco.dispatch.speculate_section import SpeculateSection
 from disco.endpoints.contract import Endpoint
 from disco.endpoints.saved_prompts import PromptCache
 from disco.errors import ConfigurationError, DiscoError
-from disco.plan import Reach
 from disco.telemetry.log_lines import LOG, log_probe
 
 if TYPE_CHECKING:

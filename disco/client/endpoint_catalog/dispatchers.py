@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from disco.candidate import Candidate
 from disco.client.endpoint_catalog.catalog import CatalogEntry, EndpointCatalog
 from disco.client.endpoint_catalog.statistics import EndpointStatistics, make_room
 from disco.dispatch import Dispatcher, Preset
-from disco.plan import Candidate
 
 __all__ = ["Dispatchers"]
 

@@ -12,9 +12,9 @@ from disco.errors import ConfigurationError
 if TYPE_CHECKING:
     import httpx2
 
+    from disco.candidate import Reach
     from disco.endpoints.continuation import Continuation
     from disco.endpoints.local_server import LocalServerEndpoint
-    from disco.plan import Reach
 
 __all__ = ["REACHES", "LocalServer", "is_address", "is_loopback"]
 

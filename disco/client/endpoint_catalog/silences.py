@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from disco.plan import Candidate
+from disco.candidate import Candidate
 from disco.profiles import UpperTail
 from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from disco.candidate import READING_SPARE, TTFT_QUANTILES, Candidate, Reach
 from disco.client.endpoint_catalog import silences
 from disco.client.endpoint_catalog.silences import Silences, observations
 from disco.endpoints.contract import Capabilities
-from disco.plan import READING_SPARE, TTFT_QUANTILES, Candidate, Reach
 from disco.profiles import Empirical, Lengths, LengthsProfile, Rolling, RollingLine
 from disco.rates import Rates
 from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState

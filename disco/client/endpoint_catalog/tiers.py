@@ -12,8 +12,8 @@ from disco.errors import ConfigurationError
 if TYPE_CHECKING:
     import httpx2
 
+    from disco.candidate import Reach
     from disco.endpoints.continuation import Continuation
-    from disco.plan import Reach
 
 __all__ = ["Tier", "is_price"]
 

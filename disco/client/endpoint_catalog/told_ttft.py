@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from disco.candidate import Reach
 from disco.client.endpoint_catalog.catalog import CatalogEntry, EndpointCatalog
 from disco.client.endpoint_catalog.statistics import EndpointStatistics, make_room
 from disco.dispatch.eligibility import is_within
 from disco.endpoints.background_tasks import BackgroundTasks
-from disco.plan import Reach
 from disco.profiles import trust, with_told
 from disco.profiles.told_times import MOST_TOLD
 

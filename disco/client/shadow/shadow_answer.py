@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from disco.candidate import Candidate, Reach
 from disco.client.answer_judging import DEFAULT_TASK
 from disco.client.planning import PlanningView, as_asked, is_judgeable, pace_of
 from disco.client.request_options import RequestOptions
@@ -18,7 +19,7 @@ from disco.cost.token_bounds import most_prompt_tokens
 from disco.dispatch import Dispatcher, Features
 from disco.dispatch.within_budget import within_budget
 from disco.errors import BudgetExceededError, DiscoError
-from disco.plan import Candidate, CoolDown, Plan, Reach
+from disco.plan import CoolDown, Plan
 from disco.request import Prefix, Request
 from disco.session.machine import Session
 from disco.session.records.shadow_record import PlanRecord, ShadowEndpoint, ShadowRecord, differing

@@ -13,9 +13,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import product
 
+from disco.candidate import Candidate
 from disco.errors import FailureKind
 from disco.events import Usage
-from disco.plan import Candidate, Plan, Start
+from disco.plan import Plan, Start
 from disco.session.attempt.attempt_state import AttemptState, Role
 from disco.session.machine import Session
 from disco.session.records.shadow_record import BASES, Basis

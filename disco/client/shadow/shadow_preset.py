@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from disco.candidate import Candidate, Payer
 from disco.client.endpoint_catalog.catalog import CatalogEntry, EndpointCatalog
 from disco.client.endpoint_catalog.dispatchers import Dispatchers
 from disco.client.endpoint_catalog.statistics import EndpointStatistics
@@ -24,7 +25,7 @@ from disco.cost.budget_limiter import BudgetLimiter
 from disco.dispatch import Features, Preset, load_preset
 from disco.dispatch.power.power_rule import PowerState, power_of, spared_by, step, with_traffic
 from disco.dispatch.presets import with_limits
-from disco.plan import Candidate, Payer, Power
+from disco.plan import Power
 from disco.power import PowerReadings
 from disco.request import Request
 from disco.session.records.shadow_record import LENGTH_LEVELS

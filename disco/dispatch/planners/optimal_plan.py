@@ -31,11 +31,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from disco.candidate import Candidate
 from disco.dispatch.planners.ttft_integral import ServerTimes, ttft_quantile_s
 from disco.dispatch.planners.wait_quantiles import EmpiricalWaits
 from disco.dispatch.policies.policy import check_share
 from disco.dispatch.policies.wait_time import WaitPlan, plan_waits
-from disco.plan import Candidate
 from disco.profiles.length_distribution import Lengths
 from disco.profiles.time_distribution import Empirical
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from disco.candidate import Candidate
 from disco.dispatch.policies.policy import alone
 from disco.dispatch.request_features import Features
-from disco.plan import Candidate, Start
+from disco.plan import Start
 
 __all__ = ["DeviceOnly", "Race", "ServerOnly"]
 

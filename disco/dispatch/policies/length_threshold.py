@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from disco.candidate import Candidate
 from disco.dispatch.planners.token_shares import TokenShares
 from disco.dispatch.policies.policy import ErrorDiffusion, alone, check_share
 from disco.dispatch.request_features import Features
-from disco.plan import Candidate, Start
+from disco.plan import Start
 from disco.profiles.length_distribution import Lengths
 from disco.profiles.time_distribution import Empirical
 

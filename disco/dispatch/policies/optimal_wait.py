@@ -19,10 +19,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from disco.candidate import Candidate
 from disco.dispatch.planners.optimal_plan import OptimalPlan, device_times_s, plan_optimal_waits
 from disco.dispatch.policies.policy import ErrorDiffusion, alone
 from disco.dispatch.request_features import Features
-from disco.plan import Candidate, Start
+from disco.plan import Start
 from disco.profiles.length_distribution import Lengths
 from disco.profiles.time_distribution import Empirical
 

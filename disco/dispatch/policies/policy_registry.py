@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from disco.candidate import Candidate
 from disco.dispatch.policies.baselines import DeviceOnly, Race, ServerOnly
 from disco.dispatch.policies.length_threshold import LengthThreshold
 from disco.dispatch.policies.optimal_wait import OptimalWait
@@ -14,7 +15,6 @@ from disco.dispatch.policies.policy import Policy, PolicyFactory
 from disco.dispatch.policies.random_split import RandomSplit
 from disco.dispatch.policies.wait_time import WaitTime
 from disco.errors import ConfigurationError, nearest
-from disco.plan import Candidate
 from disco.profiles.length_distribution import Lengths
 from disco.profiles.time_distribution import Empirical
 

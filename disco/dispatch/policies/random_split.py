@@ -10,9 +10,10 @@ from typing import Literal
 
 import numpy as np
 
+from disco.candidate import Candidate
 from disco.dispatch.policies.policy import alone, check_share
 from disco.dispatch.request_features import Features
-from disco.plan import Candidate, Start
+from disco.plan import Start
 
 __all__ = ["RandomSplit"]
 

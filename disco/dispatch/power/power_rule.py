@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, Literal, cast, get_args
 
+from disco.candidate import Candidate, Payer
 from disco.dispatch.power.power_section import PowerSection, Sparing
-from disco.plan import Candidate, CoolDown, Payer, Power
+from disco.plan import CoolDown, Power
 from disco.power import PowerReadings
 from disco.rates import Rates
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Literal
 
+from disco.candidate import PromptSize
 from disco.endpoints.attached.announcement import Announcement, ServedModel, live_announcements
 from disco.endpoints.attached.proven_connection import ProvenConnection, ServeGoneError
 from disco.endpoints.attached.served_attempt import ServedAttempt
@@ -17,7 +18,6 @@ from disco.endpoints.drafter import Drafter
 from disco.endpoints.gguf_header import Header
 from disco.errors import EndpointFailure, FailureKind, LocalModelError
 from disco.events import Progress, SeamReport, SpeculationReport, Traffic, Usage
-from disco.plan import PromptSize
 from disco.request import Prefix, Request
 
 __all__ = ["AttachingEndpoint"]

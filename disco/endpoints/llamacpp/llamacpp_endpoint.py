@@ -14,6 +14,7 @@ from typing import Literal
 import anyio
 import openai
 
+from disco.candidate import PromptSize
 from disco.endpoints.contract import Capabilities, Endpoint
 from disco.endpoints.drafter import Drafter
 from disco.endpoints.gguf_header import GgufError, Header, read_header
@@ -36,7 +37,6 @@ from disco.endpoints.llamacpp.saving.saving_job import SavePrompts
 from disco.endpoints.saved_prompts import PromptCache
 from disco.errors import ConfigurationError, DiscoError, EndpointFailure
 from disco.events import Delta
-from disco.plan import PromptSize
 from disco.request import Prefix, Request
 
 __all__ = ["LlamaCppEndpoint"]

@@ -8,6 +8,7 @@ from dataclasses import replace
 import httpx2
 import openai
 
+from disco.candidate import Place, Reach, place_of
 from disco.endpoints.continuation.methods import Continuation
 from disco.endpoints.continuation.prefix_token_ids import proved_vocabulary
 from disco.endpoints.contract import Attempt, Capabilities
@@ -19,7 +20,6 @@ from disco.endpoints.openai_api.api_endpoint import OpenAIEndpoint
 from disco.endpoints.openai_api.error_mapping import failure_from
 from disco.endpoints.openai_api.sdk_client import PlainClient
 from disco.errors import ConfigurationError, EndpointFailure, FailureKind, LocalModelError
-from disco.plan import Place, Reach, place_of
 from disco.request import Prefix, Request
 
 __all__ = ["LocalServerEndpoint"]

@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 
+from disco.candidate import Reach
 from disco.endpoints.continuation.methods import Call
 from disco.endpoints.continuation.seam import SeamMismatchError
 from disco.endpoints.continuation.spliced_deltas import SplicedDeltas
@@ -17,7 +18,6 @@ from disco.endpoints.redaction.restored_deltas import RestoredDeltas
 from disco.endpoints.redaction.restored_text import Restorer
 from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError, RedactionError
 from disco.events import Ended, SeamReport, SpeculationReport, Traffic, Usage
-from disco.plan import Reach
 from disco.request import Prefix, Request
 
 __all__ = ["RedactingEndpoint", "redacting"]

@@ -10,11 +10,11 @@ from typing import Literal
 
 import numpy as np
 
+from disco.candidate import PromptSize
 from disco.endpoints.contract import Capabilities, Endpoint
 from disco.endpoints.simulation.simulated_attempt import SimulatedAttempt, Slots
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from disco.endpoints.simulation.simulated_text import prompt_pieces
-from disco.plan import PromptSize
 from disco.request import Prefix, Request
 
 __all__ = ["SimulatedAttempt", "SimulatedEndpoint"]

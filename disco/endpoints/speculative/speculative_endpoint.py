@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final, Literal
 
+from disco.candidate import PromptSize, Reach
 from disco.endpoints.contract import Capabilities, Endpoint
 from disco.endpoints.drafter import Drafter
 from disco.endpoints.openai_api import OpenAIEndpoint
@@ -13,7 +14,6 @@ from disco.endpoints.speculative.pairing import Pairing
 from disco.endpoints.speculative.rounds_run import Verifier
 from disco.endpoints.speculative.speculative_attempt import SpeculativeAttempt, VerifierOf
 from disco.endpoints.speculative.verifier_client import VerifierClient
-from disco.plan import PromptSize, Reach
 from disco.request import Prefix, Request
 from disco.speculate.messages import Opening, VerifierFacts
 from disco.speculate.windows.answer_windows import window_for

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
+from disco.candidate import Reach
 from disco.endpoints.contract import Attempt, Capabilities, Endpoint
 from disco.endpoints.llamacpp.batching.engine import VerifyEngine
 from disco.endpoints.llamacpp.batching.engine_endpoint import EngineEndpoint
@@ -22,7 +23,6 @@ from disco.endpoints.split.layer_link import LayerServer
 from disco.endpoints.split.split_drafter import SplitDrafter
 from disco.endpoints.split.split_model import Chunks, SplitModel, head_file
 from disco.events import Traffic
-from disco.plan import Reach
 from disco.request import Prefix, Request
 from disco.speculate.chunks import Reply
 from disco.speculate.messages import Opening, VerifierFacts

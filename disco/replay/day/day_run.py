@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from disco.candidate import Candidate
 from disco.cost import ExchangeRate, device_rates, server_rates
 from disco.cost.model_flops import FLOPS_PER_JOULE
 from disco.dispatch import Dispatcher, Features, Plan, Preset, eligible, load_preset
@@ -26,7 +27,7 @@ from disco.dispatch.power.power_rule import (
 )
 from disco.dispatch.power.power_section import PowerSection
 from disco.errors import ConfigurationError, NoEndpointError
-from disco.plan import Candidate, CoolDown, Power
+from disco.plan import CoolDown, Power
 from disco.profiles import DeviceProfile, LengthsProfile, Price, ServerProfile
 from disco.rates import Rates
 from disco.replay.day.day_schedule import DAY, NOISE, Phase, kind_at, phase_at, readings_at, trace_of

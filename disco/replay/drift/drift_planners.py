@@ -9,9 +9,10 @@ from typing import Final, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from disco.candidate import Candidate
 from disco.dispatch.policies.policy import alone
 from disco.dispatch.request_features import Features
-from disco.plan import Candidate, Start
+from disco.plan import Start
 from disco.profiles import AdaptiveRolling, Empirical, Rolling
 from disco.replay.drift.drift_workloads import Times
 from disco.replay.drift.point_forecasts import FORECASTS

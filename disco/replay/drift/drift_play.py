@@ -15,11 +15,11 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from disco.candidate import Candidate
 from disco.dispatch.policies.budget_governor import WINDOW_REQUESTS
 from disco.dispatch.presets import DispatchSection
 from disco.dispatch.request_features import LEAST_PROMPT_TOKENS, Features
 from disco.dispatch.two_sided import TwoSided
-from disco.plan import Candidate
 from disco.profiles import Empirical, Lengths, load_device
 from disco.rates import Rates
 from disco.replay.drift.drift_planners import ForecastPolicy, Planner, knowledge_of

@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
+from disco.candidate import Payer
 from disco.errors import ConfigurationError
-from disco.plan import Payer
 from disco.rates import Rates
 from disco.replay.fleet.requests.fleet_trace import FleetRequest
 from disco.speculate.predict import best_window, token_s

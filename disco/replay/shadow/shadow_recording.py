@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from disco.candidate import Candidate
 from disco.cost import Phase
 from disco.errors import ConfigurationError
-from disco.plan import Candidate
 from disco.rates import Rates
 from disco.session.records.route_record import RENAMED
 from disco.session.records.shadow_record import ABILITIES, PlanRecord

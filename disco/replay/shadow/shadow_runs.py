@@ -13,9 +13,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from disco.candidate import Candidate
 from disco.endpoints.simulation.simulated_script import Scripted
 from disco.errors import EndpointFailure, FailureKind
-from disco.plan import Candidate
 from disco.playback import Pace, Playback
 from disco.profiles import LinearFit
 from disco.rates import Rates

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from disco.plan import Candidate
+from disco.candidate import Candidate
 from disco.profiles import Empirical, LinearFit, Rolling, fit_line
 from disco.replay.shadow.shadow_recording import Seen, ShadowedAnswer
 from disco.session.records.shadow_record import Basis

@@ -12,12 +12,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
+from disco.candidate import Candidate
 from disco.dispatch import Dispatcher, Preset
 from disco.dispatch.policies.policy import Delays, Policy
 from disco.dispatch.presets import MigrationSection
 from disco.dispatch.request_features import Features
 from disco.dispatch.two_sided import TwoSided
-from disco.plan import Candidate, CoolDown, Plan, Start
+from disco.plan import CoolDown, Plan, Start
 from disco.replay.metrics.outcome import Outcome
 from disco.replay.stations import Station, StationWorkload, simulate_stations
 from disco.replay.stations.station_simulator import answer_lengths

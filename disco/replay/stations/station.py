@@ -6,9 +6,9 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from disco.candidate import TTFT_QUANTILES, Candidate, Payer, Reach, place_of
 from disco.endpoints.simulation.simulated_script import Fault
 from disco.errors import ConfigurationError
-from disco.plan import TTFT_QUANTILES, Candidate, Payer, Reach, place_of
 from disco.profiles import DeviceProfile, Empirical, LinearFit, ServerProfile
 from disco.rates import Rates
 from disco.replay.pairs.simulated_pair import Pair

@@ -6,9 +6,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
+from disco.candidate import Candidate, Place
 from disco.dispatch import Dispatcher, Features, Plan, eligible
 from disco.errors import ConfigurationError, nearest
-from disco.plan import Candidate, CoolDown, Place, Spend
+from disco.plan import CoolDown, Spend
 
 __all__ = ["HoldsBudget", "PlanFunction", "Planner", "planner_of"]
 

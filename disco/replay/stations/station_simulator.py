@@ -14,11 +14,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from disco.candidate import Candidate
 from disco.cost import Phase
 from disco.dispatch import Dispatcher, Features
 from disco.dispatch.breakers.endpoint_health import Health, HealthWatch
 from disco.errors import ConfigurationError, NoEndpointError
-from disco.plan import Candidate
 from disco.playback import Pace, Playback
 from disco.replay.simulator.device_queue import SharedDevice
 from disco.replay.simulator.reader_columns import Readings

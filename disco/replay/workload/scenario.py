@@ -12,12 +12,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from disco.candidate import Candidate
 from disco.cost import ExchangeRate, Rates, device_rates, server_rates
 from disco.dispatch.policies.policy import Delays
 from disco.dispatch.regime import Regime, regime
 from disco.endpoints.simulation.simulated_script import Fault
 from disco.errors import ConfigurationError
-from disco.plan import Candidate, Order
+from disco.plan import Order
 from disco.profiles import DeviceProfile, Empirical, Lengths, Price, PriceTable, ServerProfile, load_prices
 from disco.replay.pairs.simulated_pair import Pair
 from disco.replay.stations.station import DEFAULT_TPS, Station

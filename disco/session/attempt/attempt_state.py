@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from disco.candidate import Candidate
 from disco.errors import FailureKind
 from disco.events import Delta, DeltaKind, SeamReport, SpeculationReport, Traffic, Usage
-from disco.plan import Candidate
 from disco.request import Prefix
 from disco.session.session_config import Role
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from disco.candidate import Candidate
 from disco.cost.budget_reservation import BudgetReservation
 from disco.errors import BudgetExceededError, EndpointFailure, FailureKind
 from disco.events import Usage
-from disco.plan import Candidate
 from disco.request import Prefix
 from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState, Role
 from disco.session.attempt.token_allowance import lowered_limit

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from disco.plan import Assist, BudgetCut, Candidate, Cascade, CoolDown, Migration, Plan, Start
+from disco.candidate import Candidate
+from disco.plan import Assist, BudgetCut, Cascade, CoolDown, Migration, Plan, Start
 
 __all__ = [
     "ABILITIES",
@@ -133,7 +134,7 @@ def differing(one: PlanRecord, other: PlanRecord) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ShadowEndpoint:
-    """An endpoint as the other preset saw it for this answer; see `disco.plan.Candidate`.
+    """An endpoint as the other preset saw it for this answer; see `disco.candidate.Candidate`.
 
     Attributes:
         known: whether its speed was measured here; False: it comes from a profile.

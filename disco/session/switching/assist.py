@@ -13,10 +13,11 @@ from collections import deque
 from math import inf
 from typing import Literal
 
+from disco.candidate import READ_BATCH_TOKENS, Candidate
 from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError
 from disco.events import Delta, DeltaKind, Ended, Progress
 from disco.judging import AgreementJudge
-from disco.plan import OVER_CAP_TOKENS, READ_BATCH_TOKENS, Candidate
+from disco.plan import OVER_CAP_TOKENS
 from disco.playback import last_word_start
 from disco.request import Prefix
 from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState

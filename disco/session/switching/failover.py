@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from disco.candidate import Candidate
 from disco.errors import BudgetExceededError, EndpointFailure, FailureKind
-from disco.plan import Candidate
 from disco.request import Prefix
 from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState
 from disco.session.effects import Effect

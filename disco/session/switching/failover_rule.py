@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
 
+from disco.candidate import Candidate
 from disco.errors import AnswerTimeoutError, EndpointFailure, FailureKind
-from disco.plan import Candidate
 from disco.request import Timeouts
 
 __all__ = [

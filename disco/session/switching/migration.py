@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import inf
 
+from disco.candidate import Candidate
 from disco.events import Delta
-from disco.plan import FOLLOW_TOKENS, Candidate, Migration, Plan
+from disco.plan import FOLLOW_TOKENS, Migration, Plan
 from disco.playback import last_word_start
 from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState, is_content
 from disco.session.attempt.attempt_table import AttemptTable

@@ -28,7 +28,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-from disco.plan import Candidate, Order
+from disco.candidate import Candidate
+from disco.plan import Order
 from disco.session.switching.answer_lengths import AnswerLengths
 
 __all__ = [

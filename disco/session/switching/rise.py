@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
+from disco.candidate import Candidate
 from disco.events import Delta, Ended
 from disco.judging.threshold_rules import Verdict
-from disco.plan import Candidate
 from disco.playback import last_sentence_end, last_word_start
 from disco.request import Prefix
 from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState, Role

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from math import inf
 
+from disco.candidate import Candidate
 from disco.errors import AnswerTimeoutError, EndpointFailure, FailureKind
-from disco.plan import Candidate
 from disco.playback import last_word_start
 from disco.request import Prefix
 from disco.session.attempt.attempt_state import AttemptState, Role

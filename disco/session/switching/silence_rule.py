@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from disco.plan import Candidate
+from disco.candidate import Candidate
 
 __all__ = ["MOST_HEIRS", "SilentWriter", "doubted_at", "heir_of"]
 

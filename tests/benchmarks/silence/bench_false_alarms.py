@@ -24,12 +24,13 @@ import numpy as np
 from helpers.measuring import Columns, options
 from session.plays import REQUEST, ProfileScripts
 
+from disco.candidate import Candidate
 from disco.client.endpoint_catalog.statistics import EndpointStatistics
 from disco.endpoints.contract import Capabilities
 from disco.endpoints.simulation.simulated_script import Scripted, SimulatedProfile
 from disco.endpoints.simulation.simulated_text import tokenise
 from disco.events import Delta, Ended, Usage
-from disco.plan import Candidate, Plan, Start
+from disco.plan import Plan, Start
 from disco.playback import Pace, Playback
 from disco.profiles import Rolling
 from disco.rates import Rates

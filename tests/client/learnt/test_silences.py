@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from disco.candidate import Candidate
 from disco.client.endpoint_catalog.silences import EARNED, MOST_DOUBTS, Silences, observations
 from disco.client.endpoint_catalog.statistics import EndpointStatistics
 from disco.endpoints.contract import Capabilities
 from disco.errors import FailureKind
 from disco.events import Usage
-from disco.plan import Candidate
 from disco.profiles import Empirical, Rolling, RollingLine
 from disco.profiles.upper_tail import FEWEST
 from disco.rates import Rates

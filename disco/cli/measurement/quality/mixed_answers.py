@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from disco.candidate import Candidate
 from disco.endpoints.contract import Endpoint
 from disco.errors import ConfigurationError, EndpointFailure
 from disco.events import Delta, Ended, Usage
-from disco.plan import Candidate
 from disco.playback import Playback
 from disco.request import Prefix, Request
 from disco.session.attempt.attempt_state import AttemptState, Role

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from typing import Any
 
+from disco.candidate import PromptSize
 from disco.endpoints.llamacpp.model.native import NativeModel
 from disco.endpoints.llamacpp.output.prompt_job import PromptJob
 from disco.endpoints.llamacpp.prompting.prompt_tokens import build_prompt
-from disco.plan import PromptSize
 from disco.request import Prefix
 
 __all__ = ["PromptSizing"]

@@ -13,9 +13,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from disco.candidate import Candidate
 from disco.dispatch import Features
 from disco.dispatch.assist_solver import best_share
-from disco.plan import FOLLOW_TOKENS, Assist, Candidate, CoolDown, Migration, Plan, Start
+from disco.plan import FOLLOW_TOKENS, Assist, CoolDown, Migration, Plan, Start
 from disco.profiles import LinearFit
 from disco.rates import Rates
 from disco.replay.papers.pd_device.assist_play import AFTER_SEAM, Played

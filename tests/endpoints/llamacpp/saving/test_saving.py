@@ -10,6 +10,7 @@ from math import inf
 
 import pytest
 
+from disco.candidate import PromptSize
 from disco.endpoints.llamacpp.model.model_files import resolve_model
 from disco.endpoints.llamacpp.model.native import NativeModel
 from disco.endpoints.llamacpp.runtime import upkeep as upkeep_module
@@ -19,7 +20,6 @@ from disco.endpoints.llamacpp.saving.prompt_keeper import PromptKeeper, keeper_o
 from disco.endpoints.llamacpp.saving.saving_job import SavePrompts
 from disco.endpoints.saved_prompts import PromptCache, saved_prompts
 from disco.endpoints.saved_prompts.prompt_file import read_all
-from disco.plan import PromptSize
 from disco.request import Request
 from tests.endpoints.llamacpp.answers import complete, fresh, until
 
