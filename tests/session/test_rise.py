@@ -138,9 +138,7 @@ def test_the_lower_answer_is_delivered_where_no_higher_tier_answers(fault, strea
     profiles = {"device": LOW, "home": replace(HIGH, fault=fault), "cloud": replace(TOP, fault=fault)}
     run = ladder(profiles, judges, streams=streams, max_retries=0)
     record = check(run)
-    if (
-        streams and fault.after_tokens
-    ):  # the highest tier is not judged: its text was shown, so it is continued
+    if streams and fault.after_tokens:  # the highest tier is not judged: its shown text is continued
         assert run.text[:30] == written(TOP)[:30]
         assert record.attempts[-1].endpoint == "device"
     else:

@@ -13,7 +13,7 @@ from disco.candidate import Candidate
 from disco.events import Delta
 from disco.plan import FOLLOW_TOKENS, Migration, Plan
 from disco.playback import last_word_start
-from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState, is_content
+from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState
 from disco.session.attempt.attempt_table import AttemptTable
 from disco.session.effects import Effect
 from disco.session.session_config import MoveReason, Role, RunningMigration, SessionConfig
@@ -26,6 +26,7 @@ from disco.session.switching.considered_migration import (
     ConsideredMigration,
     usable_slack_s,
 )
+from disco.session.switching.migration_lateness import late_at
 from disco.session.switching.migration_rule import (
     HandoverOrder,
     MigrationVerdict,
@@ -329,30 +330,11 @@ class MigrationControl:
         return self._attempts.states[self.moving.source]
 
     def late_at(self, now: float) -> float:
-        """Return when to give up the migration under way, in seconds; `inf` where it is not to be given up.
-
-        A rise is not given up: what the source writes is in doubt. Nor is the heir of a silent source. Giving up
-        another migration pays only while the source still writes and has text after the cut, or is paused. With a
-        pace, the time is when the reader has read everything; a paused source goes on early enough that its next token
-        is not late. Without a pace the reader waits from the cut on; the time is then `margin` times the expected
-        duration after the decision.
-        """
-        moving = self.moving
-        if moving is None or moving.rises or moving.is_doubt:
+        """Return when to give up the migration under way, in seconds; `inf` where it is not to be given up."""
+        if self.moving is None or not self._config.streams:
             return inf
-        if not (self._config.streams and self.source.active):
-            return inf
-        paused = self.source.paused_at is not None
-        if not (paused or is_content(moving.beyond)):
-            return inf
-        pace = self._config.pace_tps
-        if pace is None:
-            return moving.decided_at + self._lateness * self._config.margin * moving.expected_s
-        late_at = now + self._transcript.playback.slack_s(now)
-        if paused:
-            next_token_s = self._config.margin / self.source.candidate.decode_tps
-            late_at -= max(0.0, next_token_s - sum(d.tokens for d in moving.beyond) / pace)
-        return late_at
+        slack_s = self._transcript.playback.slack_s(now)
+        return late_at(self.moving, self.source, now + slack_s, self._config, self._lateness)
 
     def is_late(self, now: float) -> bool:
         """Whether to give up the migration under way now."""
