@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import logging
 import math
 import os
 import signal
@@ -12,7 +11,7 @@ import sqlite3
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -20,43 +19,14 @@ from cost.test_budget_limiter import LIMIT, Arrivals
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, rule, run_state_machine_as_test
+from state.tally_machine import GRAIN_S, WINDOW_S, Machine, counter_of, tokens
 
 from disco.cost.budget_limiter import BudgetLimiter, Limit, WindowCounter
 from disco.cost.tally import BUCKETS
 from disco.state import SharedBudgets, budget_tables, processes
 from disco.state import database as database_module
-from disco.state.shared_tally import RETRY_S
 
-WINDOW_S = 64.0
-GRAIN_S = WINDOW_S / 1024
-START = 1_800_000_000.0
 ACCOUNTS = itertools.count()
-
-
-@dataclass
-class Machine:
-    """A computer: its clocks, and which processes live."""
-
-    path: Path
-    elapsed_s: float = 0.0  # since it started
-    offset_s: float = START  # of the clock on the wall
-    living: set[str] = field(default_factory=set)
-    unseen: set[str] = field(default_factory=set)  # processes of another container
-
-    def start(self, name: str) -> SharedBudgets:
-        self.living.add(name)
-        return SharedBudgets(
-            self.path,
-            process=lambda: name,
-            is_alive=lambda other: None if other in self.unseen else other in self.living,
-            clock=lambda: self.offset_s + self.elapsed_s,
-            monotonic=lambda: self.elapsed_s,
-        )
-
-    def kill(self, name: str, budgets: SharedBudgets) -> None:
-        """Drop the process's handle: nothing of it is settled."""
-        self.living.discard(name)
-        budgets.database.close()
 
 
 @dataclass
@@ -195,14 +165,6 @@ def test_no_window_of_any_processes_holds_more_than_the_limit(tmp_path):
 @pytest.fixture
 def machine(tmp_path) -> Machine:
     return Machine(tmp_path / "state.sqlite3")
-
-
-def tokens(amount: int = 1000, account: str = "") -> Limit:
-    return Limit("server_tokens", "server", "tokens", amount, WINDOW_S, account)
-
-
-def counter_of(budgets: SharedBudgets, limit: Limit | None = None) -> WindowCounter:
-    return BudgetLimiter(budgets.tally).counter(limit or tokens())
 
 
 class SharedArrivals(Arrivals):
@@ -354,81 +316,6 @@ def test_nobody_settles_what_a_client_held_that_is_gone_so_it_is_spent(machine):
 
 
 # ---------------------------------------------------------------------- the file fails
-
-
-def test_a_locked_file_costs_a_warning_and_what_was_spent_meanwhile_is_entered_later(
-    machine, monkeypatch, caplog
-):
-    """As far as this process knows, the limit holds; the file gets the figures once it can."""
-    monkeypatch.setattr(database_module, "BUSY_S", 0.0)
-    other, one = machine.start("other"), machine.start("one")
-    counter = counter_of(one)
-    assert counter_of(other).reserve(200, 0.0)
-    before = counter.reserve(100, 0.0)
-    lock = sqlite3.connect(machine.path, isolation_level=None)
-    lock.execute("BEGIN IMMEDIATE")
-    with caplog.at_level(logging.WARNING, "disco"):
-        during = counter.reserve(300, 0.0)
-        assert during
-        assert counter.reserve(401, 0.0) is None
-        counter.settle(before, 50, 0.0)
-        counter.settle(during, 300, 0.0)
-        running = counter.reserve(150, 0.0)
-        assert counter.left(0.0) == 1000 - 200 - 50 - 300 - 150
-        assert counter.frees_at(400, 1.0) == pytest.approx(1.0 + WINDOW_S, abs=2 * GRAIN_S)
-    assert len([record for record in caplog.records if "cannot be used" in record.message]) == 1
-    lock.execute("ROLLBACK")
-    assert counter_of(other).left(0.0) == 700  # this process has not tried again yet
-    machine.elapsed_s += RETRY_S
-    assert counter.left(0.0) == 300
-    assert counter_of(other).left(0.0) == 300
-    counter.settle(running, 0, 0.0)
-    assert counter_of(other).left(0.0) == 450
-    lock.execute("BEGIN IMMEDIATE")
-    assert counter.reserve(100, 0.0)  # it fails again, and the client closes before it works
-    lock.close()
-    one.close()
-    assert counter_of(other).left(0.0) == 350
-    other.close()
-
-
-@pytest.mark.parametrize("kind", ["garbage", "folder"])
-def test_a_broken_file_costs_a_warning_and_the_limit_holds_in_this_process(tmp_path, caplog, kind):
-    path = tmp_path / "state.sqlite3"
-    if kind == "garbage":
-        path.write_bytes(b"no database" * 1000)
-    else:
-        path = tmp_path / "file" / "state.sqlite3"
-        path.parent.write_text("not a folder", encoding="utf-8")
-    budgets = Machine(path).start("one")
-    counter = counter_of(budgets)
-    with caplog.at_level(logging.WARNING, "disco"):
-        assert counter.left(0.0) == 1000
-        ticket = counter.reserve(700, 0.0)
-        assert counter.reserve(301, 0.0) is None
-        counter.settle(ticket, 100, 0.0)
-        assert counter.left(0.0) == 900
-        budgets.close()
-    assert len(caplog.records) == 1
-
-
-def test_what_others_had_spent_counts_for_one_window_without_the_file(machine, monkeypatch):
-    monkeypatch.setattr(database_module, "BUSY_S", 0.0)
-    other, one = machine.start("other"), machine.start("one")
-    theirs, counter = counter_of(other), counter_of(one)
-    theirs.settle(theirs.reserve(600, 0.0), 600, 0.0)
-    assert counter.left(0.0) == 400
-    lock = sqlite3.connect(machine.path, isolation_level=None)
-    lock.execute("BEGIN EXCLUSIVE")
-    assert counter.reserve(401, 0.0) is None
-    machine.elapsed_s += WINDOW_S
-    assert counter.reserve(401, 0.0)
-    lock.close()
-    other.close()
-    one.close()
-
-
-# ---------------------------------------------------------------------- real processes
 
 
 @pytest.mark.real
