@@ -251,7 +251,7 @@ def refused(capsys, *arguments: str) -> str:
         *((f"replay TRACE {options}", message) for options, message in MISTAKES),
         (
             "replay nowhere",
-            "for `disco replay` also `synthetic`, `drift`, `disco`, `recserve`, `pd`, `dsd`, `hat` or `day`",
+            "for `disco replay` also `synthetic`, `disco`, `recserve`, `pd`, `dsd`, `hat`, `day` or `drift`",
         ),
         ("replay nowhere.csv", "nowhere.csv"),
         ("replay synthetic --arrivals gama", "Did you mean 'gamma'"),
