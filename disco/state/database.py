@@ -234,7 +234,8 @@ class Database:
         if not self.path.exists():
             with contextlib.suppress(FileExistsError):
                 os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-        connection = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+        # It does not wait by itself: `_run` does, for opening as for what follows.
+        connection = sqlite3.connect(self.path, timeout=0.0, isolation_level=None, check_same_thread=False)
         try:
             check_ours(connection)
             keep_private(self.path)
@@ -245,7 +246,6 @@ class Database:
             connection.execute(f"PRAGMA max_page_count = {_MOST_PAGES}")
             connection.execute(f"PRAGMA journal_size_limit = {_MOST_LOG_BYTES}")
             migrate(connection)
-            connection.execute("PRAGMA busy_timeout = 0")  # from here on `_run` waits
         except BaseException:
             connection.close()
             raise

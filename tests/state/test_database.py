@@ -178,6 +178,17 @@ def test_a_locked_file_costs_one_warning_and_the_work_waits(path, warnings):
     assert "keeps it locked" in warnings()[0]
 
 
+def test_opening_a_locked_file_waits_no_longer_than_using_it(path, warnings):
+    path.parent.mkdir()
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    started_at = time.monotonic()
+    assert kinds(Database(path)) is None
+    assert time.monotonic() - started_at < 3.0  # a quarter of a second, where nothing else runs
+    assert len(warnings()) == 1
+    other.close()
+
+
 def test_a_file_that_stays_locked_does_not_hold_up_the_end(path, warnings):
     database = Database(path)
     assert kinds(database) == []
