@@ -150,7 +150,11 @@ class Shadow:
         rates, parts = self._catalog.rates(member, model, self.preset, power), tuple[Payer, ...]()
         if candidate.parts and member.drafter is not None:
             drafts = self._catalog.rates(member.drafter, model, self.preset, power)
-            parts = (Payer(member.name, candidate.place, rates), candidate.parts[-1]._replace(rates=drafts))
+            drafter = candidate.parts[-1]
+            parts = (
+                Payer(member.name, candidate.place, rates),
+                Payer(drafter.name, drafter.place, drafts, drafts=drafter.drafts),
+            )
         priced = replace(candidate, rates=rates, parts=parts)
         return priced if power is None else with_traffic(priced, power.traffic_usd_per_mb)
 
