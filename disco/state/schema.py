@@ -88,6 +88,17 @@ MIGRATIONS: Final = (
 
 def check_ours(connection: sqlite3.Connection) -> None:
     """Raise `NotOursError` unless the file is empty, or a state file of this version or an earlier one."""
+    if connection.in_transaction:
+        _check_ours(connection)
+        return
+    connection.execute("BEGIN")  # one state of the file: another process may be making it at this moment
+    try:
+        _check_ours(connection)
+    finally:
+        connection.execute("ROLLBACK")
+
+
+def _check_ours(connection: sqlite3.Connection) -> None:
     application = int(connection.execute("PRAGMA application_id").fetchone()[0])
     is_empty = not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if application != _APPLICATION and not (application == 0 and is_empty and _version(connection) == 0):

@@ -18,7 +18,7 @@ import pytest
 
 from disco import ConfigurationError
 from disco.state import Database, state_path
-from disco.state.schema import MIGRATIONS
+from disco.state.schema import MIGRATIONS, check_ours
 
 ROOT = Path(__file__).parents[2]
 ADD = "INSERT INTO series (kind, endpoint, address, model) VALUES (?, '', '', '')"
@@ -158,6 +158,22 @@ def test_another_programs_database_and_a_later_version_are_left_alone(path, warn
     connection.close()
     assert kinds(Database(later)) is None
     assert ["another program" in warnings()[0], "later version of disco" in warnings()[1]] == [True, True]
+
+
+def test_a_file_that_another_process_makes_at_this_moment_is_ours(path):
+    path.parent.mkdir()
+    path.touch()
+    connection = sqlite3.connect(path, isolation_level=None)
+    made = []
+
+    def make(statement: str) -> None:
+        if "sqlite_master" in statement and not made:  # between two looks at the file
+            made.append(Database(path, warns=False).write(add("a"), None))
+
+    connection.set_trace_callback(make)
+    check_ours(connection)
+    assert made
+    connection.close()
 
 
 def test_a_locked_file_costs_one_warning_and_the_work_waits(path, warnings):
