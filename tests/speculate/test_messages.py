@@ -119,8 +119,9 @@ def test_a_message_with_one_wrong_value_is_refused_or_a_message(kind_and_content
 
 def read_or_refused(kind, content):
     with contextlib.suppress(BadMessageError):
-        message = kind.from_json(content)
-        assert kind.from_json(json.loads(json.dumps(message.to_json()))) == message
+        text = json.dumps(kind.from_json(content).to_json())
+        # Compared as text: a parameter may be NaN, which equals nothing.
+        assert json.dumps(kind.from_json(json.loads(text)).to_json()) == text
 
 
 KEY = "0" * 32
