@@ -162,7 +162,8 @@ def readers(name: str, result: Result) -> None:
     calm = [got for turn, got in result if turn.fault is None]
     if calm:
         print(
-            f"healthy answers: {len(calm)}, of which {sum(bool(got.hedged) for got in calm)} had an heir or a hedge"
+            f"healthy answers: {len(calm)}, of which {sum('heir' in got.hedged for got in calm)} had an heir in the "
+            f"middle and {sum('hedge' in got.hedged for got in calm)} a hedge before the first word"
         )
 
 

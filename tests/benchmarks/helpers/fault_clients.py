@@ -216,7 +216,7 @@ class Disco(_Here):
         else:
             got.wrong = complaint(got.text, route, self._witness.heard[said:], self._device.heard[did:])
             got.gaps = _gaps(got, route)
-            got.hedged = [a.endpoint for a in route.attempts if a.role in ("hedge", "heir")]
+            got.hedged = [a.role for a in route.attempts if a.role in ("hedge", "heir")]
         return got
 
     async def _revive(self) -> None:
