@@ -155,7 +155,11 @@ TIER = "--tier http://127.0.0.1:8699/v1 its-model"
         ("--policy private --redact json:__name__", {}, "redact is a str"),
         ("--policy private --shadow cheap", {}, "--record"),
         ("--policy private --prompt-cache-mib 9", {}, "belong to --prompt-cache"),
-        ("--policy private --prompt-cache --prompt-cache-mib 0", {}, "--prompt-cache-mib must be at least 1, not 0"),
+        (
+            "--policy private --prompt-cache --prompt-cache-mib 0",
+            {},
+            "--prompt-cache-mib must be at least 1, not 0",
+        ),
         ("--policy private --histories {preset}/x", {}, "there is no folder"),
         # The file of the last run is read and written: only the preset is wrong.
         ("--policy privat --histories {preset}", {}, "^disco: no preset is called 'privat'"),
