@@ -154,7 +154,7 @@ class Power:
         spared: the condition for which endpoints were deprioritised: those elsewhere if it is "metered", else those on
             this machine; None: none were.
         traffic_usd_per_mb: what plans counted a megabyte (10⁶ bytes) to or from a server as, USD.
-        on_battery, battery_share, clock_share, load_share, metered: the readings (`disco.power.Readings`), rounded to
+        on_battery, battery_share, clock_share, load_share, metered: the readings (`disco.PowerReadings`), rounded to
             two decimals; None: not known.
     """
 

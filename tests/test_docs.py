@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
+import dataclasses
 import importlib.util
+import inspect
 import os
 import re
 from pathlib import Path
@@ -11,7 +14,9 @@ from pathlib import Path
 import pytest
 from forked import run_script
 
+from disco import AsyncDisco, Disco
 from disco.cli.main import _parser
+from disco.client.settings import ClientSettings
 from disco.dispatch import available_presets, load_preset
 
 ROOT = Path(__file__).parent.parent
@@ -104,6 +109,23 @@ def test_what_is_named_exists():
     assert named(r"(?:^|`)make ([a-z-]+)") <= set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
     (commands,) = (action.choices for action in _parser()._actions if isinstance(action.choices, dict))
     assert named(r"`disco ([a-z]+)") <= set(commands)
+
+
+def test_every_argument_of_a_client_is_described():
+    rows = re.findall(r"^\| `.*", TEXTS[ROOT / "docs" / "async-client.md"], re.MULTILINE)
+    names = {field.name for field in dataclasses.fields(ClientSettings)}
+    described = set(re.findall(r"^ +(\w+): ", inspect.getdoc(AsyncDisco), re.MULTILINE))
+    assert names <= described
+    assert names <= set(re.findall(r"\w+", inspect.getdoc(Disco)))
+    assert names <= set(re.findall(r"`(\w+)`", "\n".join(rows)))
+
+
+def test_every_option_of_disco_serve_is_described():
+    (commands,) = (action.choices for action in _parser()._actions if isinstance(action.choices, dict))
+    shown = [action for action in commands["serve"]._actions if action.help != argparse.SUPPRESS]
+    given = {option for action in shown for option in action.option_strings}
+    page = TEXTS[ROOT / "docs" / "server.md"]
+    assert given - set(re.findall(r"--[\w-]+", page)) == {"-h", "--help"}
 
 
 HOP = re.compile(r"^\|[^|]+\| `(disco/[\w/]+\.py)` \| ((?:`\w+`(?:, )?)+) \|$", re.MULTILINE)

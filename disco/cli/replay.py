@@ -48,13 +48,13 @@ KINDS = {
     FILE: "a trace file",
     CHUNKS: "a trace file in chunks (--chunk-rows)",
     SYNTHETIC: "`synthetic` requests",
-    DISCO: "the DiSCo paper's evaluation (`disco`), which sets it",
-    RECSERVE: "the RecServe paper's evaluation (`recserve`), which sets it",
-    PD: "the P/D-Device paper's evaluation (`pd`), which sets it",
-    DSD: "the DSD paper's evaluation (`dsd`), which sets it",
-    HAT: "the HAT paper's evaluation (`hat`), which sets it",
-    DAY: "a laptop's day (`day`), which sets it",
-    DRIFT: "the comparison of planners under drift (`drift`), which sets it",
+    DISCO: "the DiSCo paper's evaluation (`disco`)",
+    RECSERVE: "the RecServe paper's evaluation (`recserve`)",
+    PD: "the P/D-Device paper's evaluation (`pd`)",
+    DSD: "the DSD paper's evaluation (`dsd`)",
+    HAT: "the HAT paper's evaluation (`hat`)",
+    DAY: "a laptop's day (`day`)",
+    DRIFT: "the comparison of planners under drift (`drift`)",
     VERDICTS: "the verdicts of recorded routes (--verdicts)",
 }
 # The kinds of replay that each option applies to. Options not listed apply to all.
@@ -306,7 +306,8 @@ def _check(arguments: argparse.Namespace) -> None:
     kind = _kind(arguments)
     for name, kinds in APPLIES.items():
         if getattr(arguments, name) is not None and kind not in kinds:
-            places = " and ".join(KINDS[each] for each in kinds)
+            *others, last = (KINDS[each] for each in kinds)
+            places = f"{', '.join(others)} and {last}" if others else last
             raise ConfigurationError(f"{option(name)} does not apply to {KINDS[kind]}; it is for {places}")
     for name in ONLY_WITH_EVENTS:
         if getattr(arguments, name) is not None and not _asks_for_events(arguments):

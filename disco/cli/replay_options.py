@@ -67,7 +67,7 @@ def add_replay(commands: Commands) -> argparse.ArgumentParser:
         "--budget",
         metavar="B",
         help="share of prompt tokens that the more expensive side may process: 0.5, 0.1,0.3 or 0:1:0.1 "
-        "(default: 0.1:0.9:0.1; with --events 0.5)",
+        "(default: 0.1:0.9:0.1; with --events 0.5; for `drift` 0.1,0.3)",
     )
     what.add_argument(
         "--tail", type=float, metavar="A", help="share reserved for slow servers (default: 0.05)"
@@ -76,7 +76,7 @@ def add_replay(commands: Commands) -> argparse.ArgumentParser:
         "--seeds",
         type=int,
         metavar="N",
-        help="draw random values N times where the trace leaves them open (default: 1)",
+        help="draw random values N times where the trace leaves them open (default: 1; for `day` 20)",
     )
     events = parser.add_argument_group("token by token")
     events.add_argument(

@@ -168,8 +168,8 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
             or an endpoint object (which the caller closes). None: no model on this machine.
         isolation: where a local model given by name runs: in a `"thread"` of this process, or in a `"process"` of its
             own. If that process crashes, its answers fail over, and the process is started again.
-        preset: the name of a preset (`"balanced"`, `"cheap"`, `"battery-saver"`, `"fast"`, `"private"`), the path
-            of a preset file, or a `Preset`.
+        preset: the name of a preset (`"balanced"`, `"cheap"`, `"battery-saver"`, `"fast"`, `"cascade"`, `"assist"`,
+            `"private"`), the path of a preset file, or a `Preset`.
         policy: the former name of `preset`.
         continuation: how the server is made to continue a half-written answer: `"auto"` (found out by a probe, at the
             latest when an answer needs it), `"none"`, or a `Continuation`.
@@ -193,9 +193,10 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
             does not read them again after a restart. False: nothing is saved. True: in the platform's folder for
             caches. A path: in that folder. Or a `disco.PromptCache`. The files hold texts, as tokens: see
             docs/warm-start.md. Private prompts are not saved unless `PromptCache(private=True)` says so.
-        budget: the most that may be spent within a sliding window: `{"server_usd": 0.50, "window_s": 86_400}`.
-            The keys are those of the preset's `[limits]`, which this replaces: `server_usd`, `server_tokens`,
-            `device_tokens`, `window_s`, `unreported`.
+        budget: the most that may be spent within a sliding window, by all programs of the user together:
+            `{"server_usd": 0.50, "window_s": 86_400}`. The keys are those of the preset's `[limits]`, which this
+            replaces: `server_usd`, `server_tokens`, `device_tokens`, `window_s`, `unreported`, and `account` (only
+            clients with the same one share what is counted). See docs/budgets.md.
         timeouts: the four clocks of each attempt, in seconds. The SDK's `timeout` sets the clocks for silence.
         default_options: options for every request, as in `extra_body={"disco": {...}}`. The options of a request
             take precedence. `with_options(default_options=...)` adds to them.
@@ -211,6 +212,10 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
             is "off". `False`: nothing is read. An object with a method `read()` that returns `disco.PowerReadings` is
             asked every few seconds, in a thread; a function that returns them is called in the event loop for each
             request, and must not block. See docs/power.md.
+        shadow: another preset, as `preset`, that plans every routed answer, too, without being carried out;
+            `route.shadow` says what it would have done. None: no other preset plans. See docs/shadow.md.
+        attach: whether a running `disco serve` of this user lends its model in place of a copy here. `"auto"`: if it is
+            the same file; `True`: also if only the name is the same; `False`: never. See docs/attach.md.
         on_route: called in the event loop with the route record of every finished answer. Must not block. May be
             a list of callables. An exception from one of them is logged and does not affect the answer. A
             `disco.RouteLog` writes the records to a file.

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 from disco.power.network import is_metered
@@ -25,6 +26,7 @@ WORKING_SHARE: Final = (
     0.5  # of all cores: from this share of busy ones on, the clock is that of a processor at work
 )
 NETWORK_EVERY_S: Final = 60.0
+SUPPLIES: Final = Path("/sys/class/power_supply")  # where Linux lists batteries; psutil reads them there
 
 
 class Sensors(Protocol):
@@ -49,6 +51,7 @@ class MachineSensors:
         psutil: the module; None: it is imported at the first reading.
         metered: returns whether the network is metered.
         clock: returns the time, s.
+        supplies: where Linux lists batteries.
     """
 
     def __init__(
@@ -57,10 +60,12 @@ class MachineSensors:
         psutil: Any = None,
         metered: Callable[[], bool | None] = is_metered,
         clock: Callable[[], float] = time.monotonic,
+        supplies: Path = SUPPLIES,
     ) -> None:
         self._psutil = psutil
         self._metered = metered
         self._clock = clock
+        self._supplies = supplies
         self._last: tuple[float, float, float] | None = None  # when, s; CPU seconds of all; of this program
         self._network: tuple[float, bool | None] = (-math.inf, None)
 
@@ -86,7 +91,8 @@ class MachineSensors:
     def _battery(self) -> tuple[bool | None, float | None]:
         """Return whether the machine runs on its battery, and the battery's charge.
 
-        A machine without a battery is on none, with no charge.
+        A machine without a battery is on none, with no charge. Where psutil tells the battery of a mouse, nothing is
+        known.
         """
         read = getattr(self._psutil, "sensors_battery", None)  # missing on some platforms
         if read is None:
@@ -97,6 +103,8 @@ class MachineSensors:
             return None, None
         if battery is None:
             return False, None
+        if _is_of_another_device(self._supplies):
+            return None, None
         plugged, percent = battery.power_plugged, battery.percent
         share = None if percent is None or not math.isfinite(percent) else min(max(percent / 100, 0.0), 1.0)
         return None if plugged is None else not plugged, share
@@ -129,13 +137,13 @@ class MachineSensors:
         return min(mean, 1.0), min(mean, 1.0)
 
     def _clock_share(self) -> float | None:
+        """Return the clock of the fastest core relative to its maximum: the others may be idle, and slow for that."""
         try:
-            known = self._psutil.cpu_freq()
+            cores = self._psutil.cpu_freq(percpu=True)
         except (AttributeError, OSError, NotImplementedError, RuntimeError):
             return None
-        if known is None or not known.max or not known.current:
-            return None
-        return float(min(max(known.current / known.max, 0.0), 1.0))
+        shares = [core.current / core.max for core in cores or () if core.max and core.current]
+        return float(min(max(shares), 1.0)) if shares else None
 
     def _is_metered(self, now: float) -> bool | None:
         asked_at, known = self._network
@@ -143,6 +151,19 @@ class MachineSensors:
             known = self._metered()
             self._network = now, known
         return known
+
+
+def _is_of_another_device(supplies: Path) -> bool:
+    """Return whether the battery that psutil tells on Linux is that of a mouse, a keyboard or the like.
+
+    psutil tells the first one by name, whosever it is. The kernel gives such a battery the scope "Device".
+    """
+    try:
+        names = [path.name for path in supplies.iterdir()]
+        batteries = [name for name in names if name.startswith("BAT") or "battery" in name.lower()]
+        return bool(batteries) and (supplies / min(batteries) / "scope").read_text().strip() == "Device"
+    except (OSError, ValueError):  # no such folder, as on other platforms, or a battery without a scope
+        return False
 
 
 def _own_seconds(psutil: Any) -> float:

@@ -123,6 +123,22 @@ def test_a_choice_is_needed_and_only_one(capsys, database):
         assert "Choose what is forgotten" in shown(capsys, "forget", *wrong, status=2)
 
 
+@pytest.mark.parametrize("days", ["-3", "nan"])
+def test_a_time_in_the_future_is_no_choice(capsys, database, days):
+    said = shown(capsys, "forget", "--older-than", days, status=2)
+    assert f"--older-than is a number of days, at least 0, not {float(days):g}" in said
+    assert "ttft_s" in shown(capsys, "show")
+
+
+def test_a_folder_is_no_state_file_and_an_export_does_not_overwrite_it(capsys, path, database, tmp_path):
+    said = shown(capsys, "show", "--state", str(tmp_path), status=2)
+    assert f"--state {tmp_path}: this is a folder. Name a file in it." in said
+    said = shown(capsys, "export", "--state", str(path), str(path), status=2)
+    assert "the command reads this file and would overwrite it" in said
+    assert "would overwrite it" in shown(capsys, "export", str(path), status=2)  # DISCO_STATE names it
+    assert "ttft_s" in shown(capsys, "show")
+
+
 def test_where_there_is_no_file_nothing_is_made(capsys, path, monkeypatch):
     for command in (["show"], ["export"], ["forget", "--all"]):
         shown(capsys, *command)

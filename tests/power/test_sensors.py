@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import namedtuple
+from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
@@ -17,6 +18,7 @@ from disco.power.sensors import has_sensors
 Battery = namedtuple("Battery", "percent power_plugged")  # noqa: PYI024 - as psutil has it
 Times = namedtuple("Times", "user system idle")  # noqa: PYI024 - as above
 Freq = namedtuple("Freq", "current max")  # noqa: PYI024 - as above
+NO_SUPPLIES = Path("no such folder")  # as everywhere but on Linux
 
 
 class Machine:
@@ -27,7 +29,7 @@ class Machine:
     def __init__(self):
         self.busy_s, self.own_s = 0.0, 0.0
         self.battery = Battery(80.0, True)
-        self.freq = Freq(1500.0, 3000.0)
+        self.cores = [Freq(1500.0, 3000.0)]
         self.load = (0.0, 0.0, 0.0)
         self.children = []
 
@@ -40,8 +42,9 @@ class Machine:
     def cpu_times(self):
         return Times(self.busy_s, 0.0, 1e6)
 
-    def cpu_freq(self):
-        return self.freq
+    def cpu_freq(self, percpu):
+        assert percpu
+        return self.cores
 
     def getloadavg(self):
         return self.load
@@ -60,8 +63,10 @@ class At:
         return self.now
 
 
-def sensors_of(machine, clock=None, metered=None):
-    return MachineSensors(psutil=machine, metered=metered or (lambda: None), clock=clock or At())
+def sensors_of(machine, clock=None, metered=None, supplies=NO_SUPPLIES):
+    return MachineSensors(
+        psutil=machine, metered=metered or (lambda: None), clock=clock or At(), supplies=supplies
+    )
 
 
 def test_the_real_psutil_is_read_on_this_machine_and_tells_what_it_can():
@@ -70,8 +75,8 @@ def test_the_real_psutil_is_read_on_this_machine_and_tells_what_it_can():
     readings = sensors.read()
     assert readings.load_share is None  # of a single reading nothing is known
     assert readings.on_battery in (None, False, True)
-    battery = psutil.sensors_battery()
-    assert (readings.battery_share is None) == (battery is None)
+    if psutil.sensors_battery() is None:
+        assert readings.battery_share is None
 
 
 def test_load_is_that_of_others_and_the_clock_counts_only_at_work():
@@ -94,6 +99,28 @@ def test_load_is_that_of_others_and_the_clock_counts_only_at_work():
     clock.now += 9.9
     machine.busy_s += 8.0
     assert sensors.read().load_share == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("cores", "expected"),
+    [
+        (
+            [Freq(4000.0, 5000.0), Freq(800.0, 5000.0), Freq(800.0, 5000.0), Freq(4000.0, 5000.0)],
+            0.8,
+        ),  # two are idle
+        ([Freq(2000.0, 5000.0), Freq(1500.0, 3000.0)], 0.5),  # hot: large cores and small ones alike
+        ([Freq(3000.0, None), Freq(3000.0, 0.0)], None),  # as the kernel of a virtual machine tells it
+        ([], None),
+    ],
+)
+def test_the_clock_is_that_of_the_fastest_core_since_idle_ones_slow_down_by_themselves(cores, expected):
+    machine, clock = Machine(), At()
+    machine.cores = cores
+    sensors = sensors_of(machine, clock)
+    sensors.read()
+    clock.now += 10.0
+    machine.busy_s += 20.0  # half of all cores
+    assert sensors.read().clock_share == expected
 
 
 def test_a_child_that_computes_for_this_program_is_its_own_and_one_that_ends_is_no_fault():
@@ -137,6 +164,26 @@ def test_batteries_as_drivers_report_them(battery, expected):
     machine.battery = battery
     readings = sensors_of(machine).read()
     assert (readings.on_battery, readings.battery_share) == expected
+
+
+@pytest.mark.parametrize(
+    ("supplies", "is_ours"),
+    [
+        ({"hidpp_battery_0": "Device\n"}, False),  # a desktop with a mouse: psutil tells the mouse's charge
+        ({"BAT0": None, "hidpp_battery_0": "Device\n"}, True),  # psutil reads the first: the laptop's
+        ({"BAT0": "System\n"}, True),
+        ({"AC": None}, True),
+    ],
+)
+def test_the_battery_of_a_mouse_is_not_the_machines(tmp_path, supplies, is_ours):
+    for name, scope in supplies.items():
+        (tmp_path / name).mkdir()
+        if scope is not None:
+            (tmp_path / name / "scope").write_text(scope)
+    machine = Machine()
+    machine.battery = Battery(12.0, False)
+    readings = sensors_of(machine, supplies=tmp_path).read()
+    assert (readings.on_battery, readings.battery_share) == ((True, 0.12) if is_ours else (None, None))
 
 
 def test_a_platform_without_a_sensor_tells_nothing_and_a_driver_may_fail():

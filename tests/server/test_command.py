@@ -154,6 +154,12 @@ TIER = "--tier http://127.0.0.1:8699/v1 its-model"
         ("--policy private --redact json", {}, "MODULE:FUNCTION"),
         ("--policy private --redact json:__name__", {}, "redact is a str"),
         ("--policy private --shadow cheap", {}, "--record"),
+        ("--policy private --prompt-cache-mib 9", {}, "belong to --prompt-cache"),
+        (
+            "--policy private --prompt-cache --prompt-cache-mib 0",
+            {},
+            "--prompt-cache-mib must be at least 1, not 0",
+        ),
         ("--policy private --histories {preset}/x", {}, "there is no folder"),
         # The file of the last run is read and written: only the preset is wrong.
         ("--policy privat --histories {preset}", {}, "^disco: no preset is called 'privat'"),
@@ -189,6 +195,13 @@ def test_what_cannot_be_is_refused_with_the_remedy(arguments, variables, says, t
     said = capsys.readouterr().err
     assert said.startswith("disco: ")
     assert re.search(says.replace("{taken}", taken), said), said
+
+
+def test_no_state_file_is_no_file_of_that_name(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "off").mkdir()  # as good as a folder in which nothing may be written
+    assert main(["serve", "--preset", "privat", "--state", "off"]) == 2
+    assert "no preset is called 'privat'" in capsys.readouterr().err
 
 
 def test_tiers_are_read_from_the_arguments_and_their_keys_from_the_environment(monkeypatch):

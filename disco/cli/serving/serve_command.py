@@ -52,7 +52,8 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
         raise ConfigurationError(
             "--shadow writes only into route records: name a file for them with --record"
         )
-    check_output(arguments, record=arguments.record, histories=arguments.histories, state=arguments.state)
+    state = None if arguments.state == "off" else arguments.state  # no file's name
+    check_output(arguments, record=arguments.record, histories=arguments.histories, state=state)
     from disco.client import AsyncDisco, RouteLog  # noqa: PLC0415 - `disco --help` needs no model
     from disco.endpoints.llamacpp.batching.engine_endpoint import EngineEndpoint  # noqa: PLC0415 - as above
     from disco.endpoints.llamacpp.model.model_files import short_name  # noqa: PLC0415 - as above
@@ -142,6 +143,8 @@ def _prompt_cache(arguments: argparse.Namespace) -> PromptCache | Literal[False]
         raise ConfigurationError(
             "--prompt-cache cannot be used with --verify, whose model reads the prompts of many: leave one of them out"
         )
+    if arguments.prompt_cache_mib is not None and arguments.prompt_cache_mib < 1:
+        raise ConfigurationError(f"--prompt-cache-mib must be at least 1, not {arguments.prompt_cache_mib}")
     size = {} if arguments.prompt_cache_mib is None else {"max_bytes": arguments.prompt_cache_mib * _MIB}
     return PromptCache(folder=arguments.prompt_cache or None, private=arguments.prompt_cache_private, **size)
 

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from disco.cli.console import Screen
-from disco.cli.output_files import write
+from disco.cli.output_files import check_output, write
 from disco.cli.state.opening import chosen_path, existing_path, fault_of, read
 from disco.errors import ConfigurationError
 from disco.state import Database, state_path
@@ -23,8 +23,13 @@ _HEADER = b"SQLite format 3\0"
 
 
 def run_export(screen: Screen, given: str | None, out: str) -> int:
-    """Write everything that is learnt as JSON."""
+    """Write everything that is learnt as JSON.
+
+    Raises:
+        ConfigurationError: the output would overwrite the state file, or one of them cannot be used.
+    """
     path = existing_path(given)
+    check_output(argparse.Namespace(state=None if path is None else str(path)), out=out)
     learnt = {} if path is None else read(path, export)
     write(screen, out, json.dumps(learnt, indent=1), "Everything that is learnt")
     return 0
@@ -34,8 +39,12 @@ def run_forget(screen: Screen, arguments: argparse.Namespace) -> int:
     """Delete what is chosen, and print what that was.
 
     Raises:
-        ConfigurationError: nothing is chosen, or the file cannot be changed.
+        ConfigurationError: nothing is chosen, the number of days is below 0, or the file cannot be changed.
     """
+    if arguments.older_than is not None and not arguments.older_than >= 0:
+        raise ConfigurationError(
+            f"--older-than is a number of days, at least 0, not {arguments.older_than:g}"
+        )
     before = None if arguments.older_than is None else time.time() - 86_400.0 * arguments.older_than
     chosen = Chosen(arguments.endpoint, arguments.model, arguments.kind, before)
     is_all = bool(arguments.all)

@@ -22,6 +22,8 @@ def chosen_path(given: str | None) -> Path:
     Raises:
         ConfigurationError: there is none, because it is off; or the path is no file's.
     """
+    if given is not None and Path(given).is_dir():
+        raise ConfigurationError(f"--state {given}: this is a folder. Name a file in it.")
     path = state_path(given)
     if path is None:
         raise ConfigurationError(

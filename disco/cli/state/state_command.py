@@ -57,10 +57,8 @@ def _show(screen: Screen, arguments: argparse.Namespace) -> int:
 
 
 def _export(screen: Screen, arguments: argparse.Namespace) -> int:
-    from disco.cli.output_files import check_output  # noqa: PLC0415 - as above
     from disco.cli.state.forgetting import run_export  # noqa: PLC0415 - as above
 
-    check_output(arguments, out=arguments.out)
     return run_export(screen, arguments.state, arguments.out)
 
 

@@ -184,7 +184,7 @@ class Disco(SyncRouting, OpenAI):
 
     Args:
         local, isolation, preset, policy, continuation, device_profile, server_profile, price, tiers, backups, budget,
-            histories, state, prompt_cache, timeouts, default_options, redact, speculate, attach, shadow: as for
+            histories, state, prompt_cache, timeouts, default_options, redact, speculate, power, shadow, attach: as for
             `AsyncDisco`.
         on_route: as for `AsyncDisco`; called in the thread that made the answer.
         api_key, base_url, organization, project, timeout, max_retries, default_headers, default_query: as for

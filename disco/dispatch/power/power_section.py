@@ -27,7 +27,8 @@ class PowerSection(Section):
         metered_usd_per_mb: on a metered network, what plans count a megabyte to or from a server as, USD, at least 0.
             The ledger and the budgets do not count it.
         spare: under which conditions some endpoints answer only where no other one may: with "low", "throttled" and
-            "loaded" those on this machine, with "metered" those behind the network, unless the others are spared.
+            "loaded" those on this machine, with "metered" those elsewhere but on the user's own machines, unless those
+            on this machine are spared.
         stay_s: a condition that has begun or ended does not change again within this time, s, at least 0.
     """
 

@@ -42,6 +42,7 @@ from disco.request import Prefix, Request
 __all__ = ["LlamaCppEndpoint"]
 
 _FEATURES = frozenset({"json_schema", "logit_bias", "logprobs", "tools"})
+ALL_LAYERS = -1
 
 
 def _usable_cores() -> int:
@@ -102,7 +103,7 @@ class LlamaCppEndpoint(Endpoint):
         context_tokens: int | None = None,
         threads: int | None = None,
         batch_tokens: int = 64,
-        gpu_layers: int = -1,
+        gpu_layers: int = ALL_LAYERS,
         max_queue: int = 16,
         chat_template: str | None = None,
         isolation: Literal["thread", "process"] = "thread",
@@ -269,8 +270,9 @@ class LlamaCppEndpoint(Endpoint):
         size = ""
         if not str(self._model).startswith("hf:"):  # which would fetch the file
             with suppress(DiscoError, OSError):
-                size = f" {locate(self._model).stat().st_size} B"
-        return f"{self.profile_name}{size}, {self._threads} threads, {self._gpu_layers} on GPU"
+                size = f", {locate(self._model).stat().st_size} B"
+        layers = "" if self._gpu_layers == ALL_LAYERS else f", {self._gpu_layers} layers on the GPU"
+        return f"{self.profile_name}{size}, {self._threads} threads{layers}"
 
     @cached_property
     def fingerprint(self) -> str | None:

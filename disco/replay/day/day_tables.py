@@ -24,8 +24,9 @@ def day_tables(results: Sequence[DayResult]) -> list[PaperTable]:
     """Return the tables: the whole day, what [power] saved, and each phase."""
     first = results[0]
     kinds = [kind for kind in first.without if kind != ALL]
+    days = "one day, so without" if first.seeds == 1 else f"means of {first.seeds} days with 95 %"
     about = (
-        f"Device {first.device}, server {first.server}; mean of {first.seeds} days and 95 % intervals. "
+        f"Device {first.device}, server {first.server}; {days} intervals. "
         '"of the battery": what was drawn from it, as a share of 50 Wh.'
     )
     return [
@@ -93,7 +94,7 @@ def _shown(figure: Figure) -> str:
         return UNKNOWN
     half = (figure.high - figure.low) / 2
     digits = 0 if abs(figure.mean) >= 100 else 2 if abs(figure.mean) >= 0.1 or figure.mean == 0 else 4
-    return f"{figure.mean:.{digits}f} ± {half:.{digits}f}"
+    return f"{figure.mean:.{digits}f}" + (f" ± {half:.{digits}f}" if half else "")
 
 
 def _without_nan(value: Any) -> Any:

@@ -55,7 +55,7 @@ def _differences(result: DriftResult, limited: str, budget: float) -> PaperTable
                 f"{_mean(rolling.mean_s):.3f}",
                 _signed(mean),
                 _signed(p99),
-                _verdict(mean),
+                _verdict(mean) if result.runs > 1 else UNKNOWN,
                 f"{_mean(rolling.used):.3f}",
                 f"{_mean(ours.used):.3f}",
                 *(
@@ -79,7 +79,9 @@ def _differences(result: DriftResult, limited: str, budget: float) -> PaperTable
         ),
         tuple(rows),
         (
-            f"Differences seed by seed over {result.runs} seeds, with 95 % intervals; negative: ours is faster.",
+            f"Differences seed by seed over {result.runs} seeds, with 95 % intervals; negative: ours is faster."
+            if result.runs > 1
+            else "One seed: its intervals are empty, and nothing is known of chance. Negative: ours is faster.",
             '"ahead" and "behind": the interval of the mean excludes 0.',
             "No rule: share used, and by how many prompts the worst window of 200 exceeds the budget, mean over seeds.",
         ),

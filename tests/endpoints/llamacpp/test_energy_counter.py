@@ -15,9 +15,10 @@ from disco.endpoints.llamacpp.runtime.speed_benchmark import (
 )
 
 
-def zone(folder, name, energy_uj, range_uj=1_000_000_000):
+def zone(folder, name, energy_uj, range_uj=1_000_000_000, *, of="package-0"):
     made = folder / name
     made.mkdir(exist_ok=True)
+    (made / "name").write_text(f"{of}\n")
     (made / "energy_uj").write_text(f"{energy_uj}\n")
     (made / "max_energy_range_uj").write_text(f"{range_uj}\n")
 
@@ -33,6 +34,15 @@ def test_packages_are_summed_their_parts_are_not_and_a_counter_may_wrap(tmp_path
     zone(tmp_path, "intel-rapl:1", 500_000)  # it began again at 10⁹
     assert counter.joules() == pytest.approx(2.0 + 1.5)
     assert counter.joules() == pytest.approx(3.5)
+
+
+def test_the_whole_platform_which_has_the_packages_in_it_is_not_added_to_them(tmp_path):
+    zone(tmp_path, "intel-rapl:0", 5_000_000)
+    zone(tmp_path, "intel-rapl:1", 50_000_000, of="psys")  # as laptops have it
+    counter = EnergyCounter.find(tmp_path)
+    zone(tmp_path, "intel-rapl:0", 7_000_000)
+    zone(tmp_path, "intel-rapl:1", 60_000_000, of="psys")
+    assert counter.joules() == pytest.approx(2.0)
 
 
 def test_without_a_counter_that_may_be_read_there_is_none(tmp_path):

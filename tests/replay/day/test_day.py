@@ -102,6 +102,12 @@ def test_tables_and_json_have_every_phase():
     assert set(data["days"][0]["with_power"]) == {"plugged", "low", "offline", "all"}
 
 
+def test_one_day_has_no_intervals():
+    whole, saved, *_ = day_tables([day_of(seeds=1)])
+    assert "one day, so without intervals" in whole.notes[0]
+    assert not any("±" in cell for table in (whole, saved) for row in table.rows for cell in row)
+
+
 def test_what_it_cannot_run_is_refused():
     with pytest.raises(ConfigurationError, match="has no \\[flops\\]"):
         day_of(device=PHONE.model_copy(update={"flops": None}))

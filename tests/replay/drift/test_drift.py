@@ -130,6 +130,12 @@ def test_a_run_has_a_row_for_each_planner_and_tables_that_compare_ours_with_the_
     assert again.rows == result.rows
 
 
+def test_one_seed_is_no_verdict():
+    table, *_ = drift_tables(run_drift(runs=1, budgets=(0.1,), sources=SMALL[:1], planners=QUICK))
+    assert [row[4] for row in table.rows] == ["–"]
+    assert "nothing is known of chance" in table.notes[0]
+
+
 def test_without_scikit_learn_the_forests_are_left_out_with_a_note(monkeypatch):
     monkeypatch.setattr("disco.replay.drift.drift_run.has_sklearn", lambda: False)
     planners = [p for p in PLANNERS if p.knows in ("moving average", "random forest")]

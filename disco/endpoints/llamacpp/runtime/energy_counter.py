@@ -35,8 +35,11 @@ class EnergyCounter:
     def find(cls, folder: Path = FOLDER) -> EnergyCounter | None:
         """Return the counter of this machine; None where there is none that may be read."""
         try:
-            # Packages only: cores and memory are zones below theirs, with a second number.
+            # Packages only: cores and memory are zones below theirs, and the platform ("psys") has the packages in it.
             zones = sorted(zone for zone in folder.glob("intel-rapl:*") if zone.name.count(":") == 1)
+            zones = [
+                zone for zone in zones if (zone / "name").read_text(encoding="ascii").startswith("package")
+            ]
             return cls(zones) if zones else None
         except (OSError, ValueError):
             return None
