@@ -32,6 +32,7 @@ PUBLISHES: Final = (HEADER, VERSION)
 MOST_AGE_S: Final = 3600.0
 FRESH_S: Final = 1.0
 _MOST_MODELS: Final = 64  # callers may make up any model's name
+_LONGEST_NAME: Final = 1000  # characters
 _MOST_ANSWERS: Final = 400
 # A delta with something in it, in an event of either API.
 _CONTENT: Final = re.compile(
@@ -85,13 +86,13 @@ class TtftBoard:
         seen = [one for one in self._seen.get(model, ()) if now - one[0] <= MOST_AGE_S]
         count = sum(not censored for _, _, censored in seen)
         if not count:
-            return PublishedTtft(model=model[:1000], count=0)
+            return PublishedTtft(model=model[:_LONGEST_NAME], count=0)
         times = AdaptiveRolling()
         for _, took_s, censored in seen:
             (times.observe_censored if censored else times.observe)(took_s)
         quantiles = times.snapshot().spaced(min(MOST_QUANTILES, 4 * count))
         return PublishedTtft(
-            model=model[:1000],
+            model=model,
             count=count,
             censored=len(seen) - count,
             newest_age_s=round(now - seen[-1][0], 3),
@@ -112,7 +113,7 @@ class Stopwatch:
     def asked(self, model: object, options: object, *, stream: bool) -> None:
         """Note what is asked; only streams of the model's usual way are measured."""
         usual = not isinstance(options, dict) or _ROUTES.isdisjoint(options)
-        if stream and usual and isinstance(model, str):
+        if stream and usual and isinstance(model, str) and len(model) <= _LONGEST_NAME:
             self._model = model
 
     def sent(self, piece: bytes) -> None:
