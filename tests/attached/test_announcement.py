@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from attached.made import announcement, written
@@ -63,6 +65,23 @@ def test_a_folder_that_is_open_to_others_is_not_used(folder, caplog):
         assert file is None
     assert "cannot be used" in caplog.text
     assert list(folder.iterdir()) == []
+
+
+def test_a_disk_that_is_full_costs_a_warning_and_leaves_nothing(folder, caplog, monkeypatch):
+    def full(path, target):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "replace", full)
+    with announced(announcement(), folder) as file:
+        assert file is None
+    assert "No space left" in caplog.text
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["1", "on", "TRUE", "auto"])
+def test_a_word_that_means_on_is_not_taken_for_a_folder(monkeypatch, name):
+    monkeypatch.setenv("DISCO_ATTACH", name)
+    assert serve_folder().parts[-2:] == ("disco", "serve")
 
 
 def test_a_process_that_has_ended_is_not_announced_and_swept_away_by_the_next(folder):

@@ -27,6 +27,7 @@ _log = logging.getLogger("disco")
 
 VARIABLE: Final = "DISCO_ATTACH"
 _OFF: Final = frozenset({"off", "0", "false", "no"})
+_USUAL: Final = frozenset({"", "auto", "on", "1", "true", "yes"})
 _MOST_BYTES: Final = 65_536
 _MOST_FILES: Final = 64
 
@@ -94,9 +95,9 @@ def serve_folder() -> Path | None:
     named = os.environ.get(VARIABLE, "").strip()
     if named.lower() in _OFF:
         return None
-    if named:
-        return Path(named).expanduser()
-    return platformdirs.user_state_path("disco", appauthor=False) / "serve"
+    if named.lower() in _USUAL:
+        return platformdirs.user_state_path("disco", appauthor=False) / "serve"
+    return Path(named).expanduser()
 
 
 @contextlib.contextmanager
@@ -106,13 +107,17 @@ def announced(announcement: Announcement, folder: Path) -> Iterator[Path | None]
     try:
         _prepare(folder)
         draft = file.with_suffix(f".{secrets.token_hex(4)}")
-        with os.fdopen(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as out:
-            out.write(announcement.model_dump_json())
-        draft.replace(file)
+        try:
+            with os.fdopen(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as out:
+                out.write(announcement.model_dump_json())
+            draft.replace(file)
+        except OSError:
+            draft.unlink(missing_ok=True)
+            raise
     except OSError as error:
         _log.warning(
             "Other programs cannot attach to this server: %s cannot be used (%s). Make it a folder that only you can "
-            "open, or name another one in the variable %s.",
+            "open and write, or name another one in the variable %s.",
             folder,
             error.strerror or type(error).__name__,
             VARIABLE,
