@@ -18,7 +18,7 @@ from security.recorder import recording
 from disco import AsyncDisco, ConfigurationError
 from disco.endpoints.attached import AttachingEndpoint
 from disco.endpoints.attached.announcement import live_announcements
-from disco.endpoints.attached.handshake import new_key, token
+from disco.endpoints.attached.handshake import new_key, proof, token
 from disco.endpoints.attached.messages import ANSWERS, HELLO
 from disco.endpoints.attached.proven_connection import ProvenConnection, ServeGoneError
 from disco.endpoints.llamacpp import LlamaCppEndpoint
@@ -226,6 +226,7 @@ LIES = {
     "a page": b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n<html",
     "no proof": b'HTTP/1.1 200 OK\r\ncontent-length: 13\r\n\r\n{"version":1}',
     "a false one": b'HTTP/1.1 200 OK\r\ncontent-length: 76\r\n\r\n{"proof":"' + b"0" * 64 + b'"}',
+    "no end": b"HTTP/1.1 200 OK\r\ncontent-length: 60000\r\n\r\n" + b"[" * 60_000,
     "too much": b"HTTP/1.1 200 OK\r\ncontent-length: 99999999\r\n\r\n" + b"{" * 200_000,
 }
 
@@ -310,6 +311,45 @@ async def test_a_server_that_is_gone_is_tried_again_after_a_while(folder):
     assert endpoint.served is None
     now.s += 2.0
     assert endpoint.served is not None
+
+
+@pytest.mark.parametrize("how", ["cannot be sent", "too long", "malformed"])
+async def test_one_request_that_the_server_cannot_take_does_not_cost_the_others_its_model(folder, how):
+    one = announcement()
+    app = Refuser(one.key, 413 if how == "too long" else 400)
+    async with stranger(app) as port:
+        written(folder, one.model_copy(update={"port": port}))
+        endpoint = attaching(folder)
+        request = ask(max_tokens=4, user={1, 2} if how == "cannot be sent" else "u")
+        _, text = await collected(endpoint.open(request))
+        assert text  # of the own model
+        assert endpoint.served is not None
+
+
+class Refuser:
+    """A server that proves itself, and refuses every order."""
+
+    def __init__(self, key: str, status: int) -> None:
+        self._key = key
+        self._status = status
+
+    async def __call__(self, stream) -> None:
+        ends = {
+            name: stream.extra(attribute)
+            for name, attribute in (
+                ("server", SocketAttribute.local_address),
+                ("client", SocketAttribute.remote_address),
+            )
+        }
+        async with stream:
+            with contextlib.suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+                asked = await stream.receive()
+                nonce = asked.partition(b"nonce=")[2][:64].decode()
+                body = json.dumps({"proof": proof(self._key, nonce, **ends)}).encode()
+                await stream.send(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+                await stream.receive()
+                await stream.send(b"HTTP/1.1 %d No\r\ncontent-length: 0\r\n\r\n" % self._status)
+                await stream.receive()
 
 
 async def test_closing_while_the_own_model_takes_over_leaves_nothing_running(folder):

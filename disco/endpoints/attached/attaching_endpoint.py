@@ -12,7 +12,7 @@ from typing import Final, Literal
 from disco.candidate import PromptSize
 from disco.endpoints.attached.announcement import Announcement, ServedModel, live_announcements
 from disco.endpoints.attached.proven_connection import ProvenConnection, ServeGoneError
-from disco.endpoints.attached.served_attempt import ServedAttempt
+from disco.endpoints.attached.served_attempt import OrderRefusedError, ServedAttempt
 from disco.endpoints.contract import Attempt, Capabilities, Endpoint, Event
 from disco.endpoints.drafter import Drafter
 from disco.endpoints.gguf_header import Header
@@ -35,9 +35,10 @@ class AttachingEndpoint(Endpoint):
     """The model that a `disco serve` of this user runs, or the own one: an endpoint that is one of two.
 
     Where a live server is announced whose model fits, its model answers, and nothing is loaded here. An attempt that
-    finds the server gone before its first event goes on with the own model, which is loaded then. One whose server
-    goes later fails as a connection does: the session goes on from the text so far, by which time this endpoint is the
-    own model. A server that comes later is used by the next attempt.
+    finds the server gone before its first event goes on with the own model, which is loaded then; so does one whose
+    request that server cannot take. One whose server goes later fails as a connection does: the session goes on from
+    the text so far, by which time this endpoint is the own model. A server that comes later is used by the next
+    attempt.
 
     What is lost while attached: parking, following, pausing, counting a prompt's tokens (`prompt_size`).
 
@@ -203,7 +204,7 @@ class AttachingEndpoint(Endpoint):
 
 
 class _EitherAttempt(Attempt):
-    """An attempt of the served model that becomes one of the own model if the server is gone before its first event.
+    """An attempt of the served model that becomes one of the own model if the server does not begin it.
 
     Mutable: `_inner`, `_spoke` (whether it has yielded anything), `_closed`.
     """
@@ -235,14 +236,19 @@ class _EitherAttempt(Attempt):
                 raise EndpointFailure(
                     FailureKind.CONNECTION, LocalModelError(message), retry_after_s=0.0, may_retry=True
                 ) from gone
-            if self._closed:
-                raise StopAsyncIteration from None
-            self._inner = self._own()
-            event = await self._inner.__anext__()
+            event = await self._begin_own()
+        except OrderRefusedError:
+            event = await self._begin_own()
         if not self._spoke and isinstance(self._inner, ServedAttempt):
             self._on_first()
         self._spoke = True
         return event
+
+    async def _begin_own(self) -> Event:
+        if self._closed:
+            raise StopAsyncIteration
+        self._inner = self._own()
+        return await self._inner.__anext__()
 
     async def aclose(self) -> None:
         self._closed = True

@@ -64,6 +64,7 @@ class ProvenConnection:
             anyio.EndOfStream,
             h11.ProtocolError,
             ValueError,
+            RecursionError,  # JSON without an end
         ) as error:
             raise ServeGoneError("it cannot be reached, or is another program") from error
         finally:

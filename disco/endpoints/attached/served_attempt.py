@@ -14,15 +14,23 @@ from disco.errors import EndpointFailure, FailureKind, LocalModelError
 from disco.events import Ended, Progress, SeamReport, Traffic, Usage
 from disco.request import Prefix, Request
 
-__all__ = ["ServedAttempt"]
+__all__ = ["OrderRefusedError", "ServedAttempt"]
 
 _LONGEST_LINE: Final = 16 * 2**20
 _CLOSE_S: Final = 1.0
 _BUSY: Final = 429
+_NOT_THIS_ONE: Final = frozenset({400, 413})  # statuses of the request, not of the server
+
+
+class OrderRefusedError(Exception):
+    """The server is there, but cannot take this request: it cannot be sent, is too long for it, or is malformed."""
 
 
 class ServedAttempt(Attempt):
-    """See `Attempt`. Raises `ServeGoneError` where the server is gone: the caller decides what that means.
+    """See `Attempt`.
+
+    Raises `ServeGoneError` where the server is gone, and `OrderRefusedError` before the first event where it cannot
+    take the request: the caller decides what that means.
 
     Mutable: everything below the blank line.
     """
@@ -121,18 +129,24 @@ class ServedAttempt(Attempt):
         """Send the order.
 
         Raises:
-            ServeGoneError: the server cannot take it, or the request cannot be sent.
+            ServeGoneError: the server is gone, or takes no request any more.
+            OrderRefusedError: it cannot take this one.
             EndpointFailure: the server has too much to do.
         """
         try:
             order = order_of(self._request, self._prefix, self._wants)
         except (TypeError, ValueError) as error:
-            raise ServeGoneError("the request has a value that cannot be sent") from error
+            raise OrderRefusedError("it has a value that JSON cannot represent") from error
         status = await connection.order(order)
         if status == _BUSY:
-            message = f"Endpoint {self._name!r}: the `disco serve` of this machine has too many requests."
+            message = (
+                f"Endpoint {self._name!r}: the `disco serve` of this machine has too many requests. Send fewer at a "
+                "time, or raise its --max-concurrent."
+            )
             raise EndpointFailure(FailureKind.RATE_LIMIT, LocalModelError(message))
-        if status != 200:  # it is shutting down, has another protocol, or a lower limit on a request's length
+        if status in _NOT_THIS_ONE:
+            raise OrderRefusedError(f"the server refuses it with status {status}")
+        if status != 200:  # it is shutting down, or has another protocol
             raise ServeGoneError(f"it refuses with status {status}")
 
     async def _line(self, connection: ProvenConnection) -> bytes:
