@@ -257,10 +257,11 @@ class NativeModel(ModelTokens):
             return whole
         if not self._lib.llama_memory_seq_rm(self._memory, 0, length, -1):
             return None
-        part = self._state()
-        if not self._put(whole):
-            self.forget()
-        return part
+        try:
+            return self._state()
+        finally:  # also where there is no memory for it: `_cached` must stay true
+            if not self._put(whole):
+                self.forget()
 
     def put_state(self, ids: Sequence[int], state: bytearray) -> bool:
         """Put a state in place of the cache, which then holds `ids`; if llama.cpp refuses it, nothing, and False."""

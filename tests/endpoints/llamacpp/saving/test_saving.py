@@ -94,6 +94,30 @@ def test_a_state_that_is_taken_back_gives_the_same_numbers(model):
         assert (model.cached, model.reuse(ids)) == ([], 0)
 
 
+def test_a_saving_for_which_there_is_no_memory_leaves_the_cache_as_it_was(model, monkeypatch):
+    ids = model.tokenize(RULES, special=False)[:100]
+    before = read(model, ids)
+    states = iter([model._state()])  # of all; for that of a part there is no memory
+
+    def state():
+        found = next(states, None)
+        if found is None:
+            raise MemoryError
+        return found
+
+    monkeypatch.setattr(model, "_state", state)
+    with pytest.raises(MemoryError):
+        model.state(60)
+    assert model.cached == ids
+    assert (model.logits() == before).all()
+    model.decode([5])
+    behind = model.logits().copy()
+    model.forget()
+    read(model, ids)
+    model.decode([5])
+    assert (model.logits() == behind).all()
+
+
 @ISOLATIONS
 async def test_a_restart_costs_only_what_is_new_and_the_answer_is_the_same(isolation, tmp_path):
     async with opened(tmp_path, isolation=isolation) as endpoint:
