@@ -2,8 +2,9 @@
 
     head (struct `_HEAD`, little-endian) | checksum of the head, u32 | token ids, i32 each | state, bytes
 
-The checksums (CRC-32) find damage, not forgery: a file is as trustworthy as the account that can write it. The state is
-llama.cpp's own (`llama_state_seq_get_data`), which it checks again when it takes it.
+The checksums (CRC-32) find damage, not forgery: a file is as trustworthy as the account that can write it. So only a
+file of this user counts that nobody else may write to. The state is llama.cpp's own (`llama_state_seq_get_data`), which
+it checks again when it takes it.
 """
 
 from __future__ import annotations
@@ -12,14 +13,17 @@ import hashlib
 import os
 import re
 import secrets
+import stat
 import struct
 import sys
 import zlib
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from io import FileIO
+from math import inf
 from pathlib import Path
-from typing import BinaryIO, Final, Literal
+from typing import Final, Literal
 
 __all__ = [
     "NAMES",
@@ -27,6 +31,7 @@ __all__ = [
     "PromptHead",
     "UnusableFileError",
     "file_name",
+    "is_own",
     "read_all",
     "read_head",
     "write_file",
@@ -54,7 +59,7 @@ class UnusableFileError(Exception):
 
     Attributes:
         why: "damaged": it was made by disco, and changed or cut off since. "later": a later version of disco made it.
-            "foreign": it is no file of disco's, or another model's.
+            "foreign": it is no file of disco's, another model's, or one that another user may have written.
     """
 
     def __init__(self, why: Literal["damaged", "later", "foreign"]) -> None:
@@ -139,10 +144,10 @@ def read_head(path: Path) -> PromptHead:
     """Return what a file says of itself, checked, but for its state.
 
     Raises:
-        UnusableFileError: it is damaged, of a later version, or no such file.
+        UnusableFileError: it is damaged, of a later version, no such file, or one that others may write to.
         OSError: it cannot be read.
     """
-    with path.open("rb") as file:
+    with _opened(path) as file:
         return _read_head(path, file)
 
 
@@ -152,7 +157,7 @@ def read_all(path: Path) -> tuple[PromptHead, bytearray]:
     Raises:
         UnusableFileError, OSError: as for `read_head`.
     """
-    with path.open("rb", buffering=0) as file:
+    with _opened(path) as file:
         head = _read_head(path, file)
         state = bytearray(head.state_bytes)
         view, at = memoryview(state), 0
@@ -166,7 +171,32 @@ def read_all(path: Path) -> tuple[PromptHead, bytearray]:
     return head, state
 
 
-def _read_head(path: Path, file: BinaryIO) -> PromptHead:
+def is_own(found: os.stat_result) -> bool:
+    """Return whether it is a file, no link or pipe, and the user's. On Windows, the folder decides whose it is."""
+    return stat.S_ISREG(found.st_mode) and (os.name != "posix" or found.st_uid == os.getuid())
+
+
+def _opened(path: Path) -> FileIO:
+    """Open a file that only the user can have written.
+
+    Raises:
+        UnusableFileError: it is another.
+        OSError: it cannot be read, or is a link.
+    """
+
+    def opener(name: str, flags: int) -> int:
+        # A folder that others may write to may have a link or a pipe in its place by now.
+        opened = os.open(name, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+        found = os.fstat(opened)
+        if not is_own(found) or (os.name == "posix" and found.st_mode & 0o022):
+            os.close(opened)
+            raise UnusableFileError("foreign")
+        return opened
+
+    return FileIO(path, opener=opener)
+
+
+def _read_head(path: Path, file: FileIO) -> PromptHead:
     packed = file.read(_HEAD.size)
     if packed[: len(MAGIC)] != MAGIC[: len(packed)]:
         raise UnusableFileError("foreign")
@@ -176,7 +206,8 @@ def _read_head(path: Path, file: BinaryIO) -> PromptHead:
     if len(packed) < _HEAD.size or checksum != _CHECKSUM.pack(zlib.crc32(packed)):
         raise UnusableFileError("damaged")
     _, _, model, kind, tokens, state_bytes, read_s, saved_at, ids_sum, state_sum = _HEAD.unpack(packed)
-    if tokens > _MOST_TOKENS or kind >= len(_KINDS):
+    is_sound = 0 < tokens <= _MOST_TOKENS and state_bytes > 0 and 0 <= read_s < inf and 0 <= saved_at < inf
+    if not is_sound or kind >= len(_KINDS):
         raise UnusableFileError("damaged")
     data = file.read(4 * tokens)
     whole = _HEAD.size + _CHECKSUM.size + 4 * tokens + state_bytes
@@ -196,6 +227,6 @@ def _bytes_of(ids: array[int]) -> bytes:
     return ids.tobytes()
 
 
-def _write_all(file: BinaryIO, data: memoryview) -> None:
+def _write_all(file: FileIO, data: memoryview) -> None:
     while data:
         data = data[file.write(data) or 0 :]

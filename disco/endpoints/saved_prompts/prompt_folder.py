@@ -20,6 +20,7 @@ from disco.endpoints.saved_prompts.prompt_file import (
     PromptHead,
     UnusableFileError,
     file_name,
+    is_own,
     read_all,
     read_head,
     write_file,
@@ -108,7 +109,11 @@ class PromptFolder:
             return []
         if changed_at != self._seen_at:
             mine = f"{self._model.hex()[:16]}-"
-            paths = [path for path, _ in _files(self.path) if path.name.startswith(mine)]
+            paths = [
+                path
+                for path, stat in _files(self.path)
+                if path.name.startswith(mine) and stat.st_size <= self._cache.max_bytes
+            ]
             known = {path: self._heads.get(path) or self._head(path) for path in paths}
             self._heads = {path: head for path, head in known.items() if head is not None}
             # A clock may stand still between two changes: what has just changed is looked at once more.
@@ -138,6 +143,8 @@ class PromptFolder:
             self.reject(path, error)
         except OSError as error:
             self._warn_once(path, f"cannot be read ({_reason(error)}). Make it readable, or delete it.")
+        except MemoryError:
+            self._warn_once(path, "does not fit into the memory that is free. Its prompt is read again.")
         else:
             return head, state
         return None, None
@@ -159,14 +166,16 @@ class PromptFolder:
         else:
             self._warn_once(
                 path,
-                "is not of disco's making, or another model's. It is left alone. Move it to another folder, or name "
-                "another one with prompt_cache=...",
+                "is not of disco's making, another model's, or open for others to write to. It is left alone. Move it "
+                "to another folder, or name another one with prompt_cache=...",
             )
 
     def _warn_once(self, path: Path, what: str) -> None:
         if path.name not in self._warned:
             self._warned.add(path.name)
-            self._warn(f"The saved prompt {path} {what}")
+            self._warn(
+                f"{'The folder of saved prompts' if path == self.path else 'The saved prompt'} {path} {what}"
+            )
 
     def used(self, head: PromptHead) -> None:
         """Remember that a saved prompt was of use just now."""
@@ -184,8 +193,7 @@ class PromptFolder:
         if size > self._cache.max_bytes:
             return False
         try:
-            if not self.path.exists():
-                self.path.mkdir(parents=True, mode=0o700)
+            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._make_room(size, 1)
             is_saved = write_file(head, state, keeps_going=keeps_going)
             if is_saved:
@@ -225,7 +233,7 @@ class PromptFolder:
 
 
 def _files(folder: Path, *, parts: bool = False) -> list[tuple[Path, os.stat_result]]:
-    """Return the files of saved prompts in a folder; with `parts` also those that are half written."""
+    """Return the user's files of saved prompts in a folder; with `parts` also those that are half written."""
     found = []
     try:
         entries = list(os.scandir(folder))
@@ -234,8 +242,8 @@ def _files(folder: Path, *, parts: bool = False) -> list[tuple[Path, os.stat_res
     for entry in entries:
         if NAMES.fullmatch(entry.name) and (parts or not entry.name.endswith(PART)):
             with contextlib.suppress(OSError):
-                if entry.is_file(follow_symlinks=False):
-                    found.append((Path(entry.path), entry.stat(follow_symlinks=False)))
+                if is_own(stat := entry.stat(follow_symlinks=False)):
+                    found.append((Path(entry.path), stat))
     return found
 
 

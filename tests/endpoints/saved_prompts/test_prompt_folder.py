@@ -7,6 +7,7 @@ import os
 import stat
 import sys
 from array import array
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,7 @@ def add(folder, ids, state=b"state", keeps_going=lambda: True):
 
 @given(
     ids=st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=40),
-    state=st.binary(max_size=300),
+    state=st.binary(min_size=1, max_size=300),
     at=st.integers(0, 10_000),
     flip=st.integers(1, 255),
     cut=st.integers(1, 10_000),
@@ -147,6 +148,68 @@ def test_a_file_that_cannot_be_used_costs_one_warning_and_only_a_damaged_one_is_
     assert [(one.tokens, one.saved_at) for one in saved_prompts(tmp_path)].count((None, None)) == 2
     assert forget_saved_prompts(tmp_path) == 3
     assert [path for path in tmp_path.iterdir() if path.is_file()] == [apart]
+
+
+@pytest.mark.parametrize(
+    ("ids", "state", "numbers"),
+    [
+        ([], b"state", {}),
+        ([1], b"", {}),
+        ([1], b"state", {"read_s": float("nan")}),
+        ([1], b"state", {"read_s": -1.0}),
+        ([1], b"state", {"saved_at": float("inf")}),
+    ],
+)
+def test_numbers_that_disco_never_writes_are_damage_whatever_the_checksums_say(tmp_path, ids, state, numbers):
+    path = tmp_path / "x.kv"
+    write_file(replace(head_of(ids, path), **numbers), memoryview(state), keeps_going=lambda: True)
+    for read in (read_head, read_all):
+        with pytest.raises(UnusableFileError, match="damaged"):
+            read(path)
+
+
+def test_a_file_that_is_longer_than_all_may_be_is_not_read(tmp_path):
+    """It may say that it is a terabyte long, and have no block on the disk."""
+    warnings = []
+    add(folder_at(tmp_path, warnings=warnings), [1], bytes(1000))
+    assert len(folder_at(tmp_path).heads()) == 1
+    assert folder_at(tmp_path, max_bytes=500, warnings=warnings).heads() == []
+    assert warnings == []
+
+
+@pytest.mark.skipif(os.name != "posix", reason="POSIX owners and permissions")
+@pytest.mark.parametrize(
+    "how", ["open", "owner", "link", "link at the last moment", "pipe at the last moment"]
+)
+def test_what_another_user_could_have_written_is_not_used(tmp_path, how):
+    """Where the folder is one that others may write to: llama.cpp would read their state in C++."""
+    folder = folder_at(tmp_path / "prompts")
+    add(folder, [1, 2, 3])
+    (head,) = folder.heads()
+    if how == "open":
+        head.path.chmod(0o666)
+    elif "link" in how:
+        head.path.symlink_to(head.path.rename(tmp_path / "elsewhere"))
+    elif "pipe" in how:
+        head.path.unlink()
+        os.mkfifo(head.path, 0o600)
+    elif os.getuid() == 0:
+        os.chown(head.path, 12345, -1)
+    else:
+        pytest.skip("only root can give a file away")
+    if "last moment" not in how:
+        assert folder_at(tmp_path / "prompts").heads() == []
+    assert len(saved_prompts(tmp_path / "prompts")) == (how == "open")  # the user may still delete it
+    assert folder.read(head) is None
+    assert head.path.lstat()  # it is left alone
+
+
+def test_a_folder_that_another_process_makes_at_this_moment_is_used(tmp_path, monkeypatch):
+    exists, warnings = Path.exists, []
+    folder = folder_at(tmp_path, warnings=warnings)
+    monkeypatch.setattr(Path, "exists", lambda path: path != tmp_path and exists(path))
+    assert add(folder, [1])
+    assert warnings == []
 
 
 def test_a_saving_that_is_broken_off_or_cannot_be_leaves_nothing(tmp_path, monkeypatch):
