@@ -11,16 +11,19 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from math import inf
+from typing import Final
 
 from disco.endpoints.contract import PAUSE_HOLD_S
 from disco.endpoints.llamacpp.model.native import Aborted
 from disco.endpoints.llamacpp.runtime.job import Engine, Job, Lost, failure_of
 from disco.endpoints.llamacpp.runtime.restart_backoff import Backoff
 from disco.endpoints.llamacpp.runtime.thread_mailbox import Mailbox
-from disco.endpoints.llamacpp.runtime.upkeep import Upkeep
+from disco.endpoints.llamacpp.runtime.upkeep import LAST_S, Upkeep
 from disco.errors import EndpointFailure, FailureKind, LocalModelError
 
 __all__ = ["Load", "ModelWorker"]
+
+EXIT_S: Final = LAST_S + 5.0  # how long the interpreter's exit waits for a worker, its last upkeep included
 
 # Makes the engine; while it works, it calls its argument to learn whether to continue.
 Load = Callable[[Callable[[], bool]], Engine]
@@ -390,4 +393,4 @@ def _close_at_exit(worker: ModelWorker) -> None:
 
 def _close_all() -> None:
     for worker in list(_workers):
-        worker.close_now(5.0)
+        worker.close_now(EXIT_S)

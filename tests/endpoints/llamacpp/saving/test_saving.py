@@ -7,6 +7,7 @@ import sys
 import time
 from array import array
 from math import inf
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +15,7 @@ from disco.candidate import PromptSize
 from disco.endpoints.llamacpp.model.model_files import resolve_model
 from disco.endpoints.llamacpp.model.native import NativeModel
 from disco.endpoints.llamacpp.runtime import upkeep as upkeep_module
+from disco.endpoints.llamacpp.runtime import worker as worker_module
 from disco.endpoints.llamacpp.runtime.upkeep import Upkeep
 from disco.endpoints.llamacpp.saving import prompt_keeper
 from disco.endpoints.llamacpp.saving.prompt_keeper import PromptKeeper, keeper_of, shared_tokens
@@ -276,6 +278,14 @@ def test_upkeep_comes_once_after_work_and_again_if_it_gave_way():
     none = Upkeep(None)
     none.served(work, 0)
     assert (none.due_in_s(9), none.last(9)) == (inf, None)
+
+
+def test_the_interpreter_waits_longer_at_its_exit_than_a_saving_may_take(monkeypatch):
+    waits = []
+    worker = SimpleNamespace(close_now=waits.append)
+    monkeypatch.setattr(worker_module, "_workers", [worker])
+    worker_module._close_all()
+    assert waits[0] > upkeep_module.LAST_S
 
 
 @pytest.mark.slow
