@@ -11,7 +11,7 @@ import anyio
 import pytest
 from anyio.abc import SocketAttribute
 from attached.conftest import KEY
-from attached.made import CANARY, announcement, ask, attaching, own_model, written
+from attached.made import CANARY, MODEL, announcement, ask, attaching, own_model, written
 from loops import by_turns
 from security.recorder import recording
 
@@ -160,6 +160,21 @@ def test_another_model_file_is_attached_to_only_where_the_program_says_that_the_
         endpoint = AsyncDisco(local=other, policy="private", attach=attach).router.local
         found[attach] = getattr(endpoint, "served", "its own")
     assert (found["auto"], found[True] is None, found[False]) == (None, False, "its own")
+
+
+def test_a_served_model_with_less_room_is_attached_to_only_where_the_program_says_so(folder):
+    """A verify server may have a small context; requests that the own model can take must not be refused."""
+    own = LlamaCppEndpoint(model="smollm2-135m")
+    found = {}
+    for room in (512, 8192, None):
+        model = MODEL.model_copy(
+            update={"fingerprint": own.fingerprint, "context_tokens": room, "name": "smollm2-135m"}
+        )
+        written(folder, announcement(model=model))
+        for attach in ("auto", True):
+            endpoint = AsyncDisco(local="smollm2-135m", policy="private", attach=attach).router.local
+            found[room, attach] = endpoint.served is not None
+    assert [key for key, fits in found.items() if not fits] == [(512, "auto")]
 
 
 def test_contradictions_are_refused(monkeypatch, tmp_path):

@@ -22,8 +22,8 @@ def attaching(own: LlamaCppEndpoint, attach: Attach, *, drafts: bool) -> Endpoin
 
     Args:
         own: the model that this program would load.
-        attach: "auto": a model of the same file may take its place. True: so may one of the same name, so that the
-            file need not be here. False: none may.
+        attach: "auto": a model of the same file with at least as long a context may take its place. True: so may one of
+            the same file or name, so that the file need not be here. False: none may.
         drafts: whether the model is to draft for a server that verifies, which only a model in this program can.
 
     Raises:
@@ -50,6 +50,13 @@ def attaching(own: LlamaCppEndpoint, attach: Attach, *, drafts: bool) -> Endpoin
         return own
 
     def fits(model: ServedModel) -> bool:
-        return model.fingerprint == own.fingerprint or (attach is True and model.name == own.profile_name)
+        if attach is True and model.name == own.profile_name:
+            return True
+        return model.fingerprint == own.fingerprint and (attach is True or has_room(model))
+
+    def has_room(model: ServedModel) -> bool:
+        # Else requests that the own model can take would be refused.
+        needed = own.capabilities().context_tokens
+        return needed is None or model.context_tokens is None or model.context_tokens >= needed
 
     return AttachingEndpoint(own, fits=fits, folder=folder)
