@@ -28,6 +28,7 @@ from disco.request import Prefix
 from disco.server.api_errors import Refusal
 from disco.server.device.device_route import DeviceAnswersRoute, DeviceProofRoute
 from tests.endpoints.conformance import CHECKS, Subject
+from tests.endpoints.llamacpp.answers import until
 from tests.endpoints.test_conformance import run, shared_unless_closed
 
 pytestmark = [pytest.mark.real, pytest.mark.anyio]
@@ -122,6 +123,26 @@ async def test_the_server_stops_when_its_program_leaves(attachable):
     with anyio.fail_after(30):
         while served.client.router.local._worker._running is not None:  # noqa: ASYNC110 - another thread's
             await anyio.sleep(0.01)
+
+
+async def test_what_was_read_of_a_prompt_is_charged_where_the_answer_is_called_off_before_its_first_word(
+    attachable,
+):
+    """As with a model of its own: budgets and the ledger count the tokens of an attempt that lost a race."""
+    _, folder = attachable
+    attempt = attaching(folder).open(ask(" ".join(f"Number {n} is red." for n in range(300)), max_tokens=4))
+    events = []
+
+    async def rest():
+        events.extend([event async for event in attempt])
+
+    assert isinstance(await anext(attempt), Started)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(rest)
+        await until(lambda: events or (attempt.progress is not None and attempt.progress.tokens_done > 100))
+        await attempt.aclose()
+    assert events == []  # nothing that was not asked for
+    assert attempt.progress.tokens_done <= attempt.usage.prompt_tokens < attempt.progress.tokens_total
 
 
 async def test_what_the_model_refuses_is_refused_as_by_the_own_one(attachable):

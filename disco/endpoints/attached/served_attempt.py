@@ -19,6 +19,7 @@ __all__ = ["OrderRefusedError", "ServedAttempt"]
 _LONGEST_LINE: Final = 16 * 2**20
 _CLOSE_S: Final = 1.0
 _BUSY: Final = 429
+_PROGRESS: Final = "progress"
 _NOT_THIS_ONE: Final = frozenset({400, 413})  # statuses of the request, not of the server
 
 
@@ -109,8 +110,14 @@ class ServedAttempt(Attempt):
         if self._connection is None:
             self._connection = await ProvenConnection.to(self._announcement)
             await self._begin(self._connection)
+        while True:
+            event = await self._received(self._connection)
+            if not isinstance(event, Progress) or _PROGRESS in self._wants:
+                return event
+
+    async def _received(self, connection: ProvenConnection) -> Event:
         try:
-            item, usage = read_line(await self._line(self._connection))
+            item, usage = read_line(await self._line(connection))
         except ValueError as error:
             reason = LocalModelError(f"Endpoint {self._name!r} got a line that breaks the protocol.")
             raise EndpointFailure(FailureKind.GARBAGE, reason) from error
@@ -134,7 +141,8 @@ class ServedAttempt(Attempt):
             EndpointFailure: the server has too much to do.
         """
         try:
-            order = order_of(self._request, self._prefix, self._wants)
+            # Progress is asked for in any case: with it comes what an attempt that is called off has read so far.
+            order = order_of(self._request, self._prefix, self._wants | {_PROGRESS})
         except (TypeError, ValueError) as error:
             raise OrderRefusedError("it has a value that JSON cannot represent") from error
         status = await connection.order(order)
