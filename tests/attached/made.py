@@ -53,3 +53,10 @@ def attaching(folder: Path, own: Any = None, **more: Any) -> AttachingEndpoint:
 
 def ask(text: str = "Tell me about the sea.", **params: Any) -> Request:
     return Request([{"role": "user", "content": text}], model="m", params={"temperature": 0, **params})
+
+
+async def collected(attempt: Any) -> tuple[list[Any], str]:
+    """All events of an attempt, and its text."""
+    async with attempt:
+        events = [event async for event in attempt]
+    return events, "".join(delta.text for event in events if isinstance(event, list) for delta in event)
