@@ -10,9 +10,10 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from disco.state.facts import read_facts
+from disco.state.file_faults import files_of
 from disco.state.observations import Subject
 
-__all__ = ["Chosen", "Series", "export", "file_size", "files_of", "forget", "read_series"]
+__all__ = ["Chosen", "Series", "export", "file_size", "forget", "read_series"]
 
 
 class Series(NamedTuple):
@@ -155,11 +156,6 @@ def _forget_facts(connection: sqlite3.Connection, chosen: Chosen) -> int:
     return count
 
 
-def files_of(path: Path) -> list[Path]:
-    """Return the files that a state file consists of, those that exist."""
-    return [file for end in ("", "-wal", "-shm") if (file := Path(f"{path}{end}")).exists()]
-
-
 def file_size(path: Path) -> int:
-    """Return how many bytes they take."""
+    """Return how many bytes a state file takes, with what lies beside it."""
     return sum(file.stat().st_size for file in files_of(path))

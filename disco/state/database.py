@@ -29,6 +29,7 @@ import platformdirs
 from disco.errors import ConfigurationError
 from disco.state.file_faults import (
     NotOursError,
+    content_at,
     file_at,
     is_broken,
     is_locked,
@@ -100,11 +101,12 @@ class Database:
     """The connection of one process to a state file. Safe for threads; may be shared by several clients.
 
     Mutable: `_connection` (made on first use, closed for a fork, and where the file was replaced), `_file` (which file
-    that is), `_queue`, `is_usable`, `fault`.
+    that is), `_left_alone` (which file was not usable), `_queue`, `is_usable`, `fault`.
 
     Attributes:
         path: the file.
-        is_usable: False once the file turned out to be broken, or not to be ours: it is left alone from then on.
+        is_usable: False once the file turned out to be broken, or not to be ours: it is left alone from then on, until
+            there is another one, or none, in its place.
         fault: the first failure; None: there was none.
     """
 
@@ -116,8 +118,10 @@ class Database:
         self._warns = warns
         self._connection: sqlite3.Connection | None = None
         self._file: tuple[int, int] | None = None
+        self._left_alone: tuple[int, int, int] | None = None
         self._begin_process()
-        _opened.add(self)
+        with _opened_lock:
+            _opened.add(self)
 
     def _begin_process(self) -> None:
         """Begin anew: locks and threads of another process would never be let go."""
@@ -151,7 +155,8 @@ class Database:
     def submit(self, work: Work[object]) -> None:
         """Let a thread do this work, in the order of the calls; return at once, whatever the file does.
 
-        A failure costs a warning. While another process keeps the file locked, the work waits (`MOST_WAITING`).
+        A failure costs a warning. While another process keeps the file locked, the work waits (`MOST_WAITING`). Work
+        for a file that is left alone is dropped.
         """
         if self.is_usable:
             self._queue.put(work)
@@ -184,7 +189,9 @@ class Database:
     def _run(self, work: Work[T], begin: str) -> tuple[Literal["done", "locked", "failed"], T | None]:
         with self._lock:
             if not self.is_usable:
-                return "failed", None
+                if content_at(self.path) == self._left_alone:
+                    return "failed", None
+                self.is_usable = True
             connection = None
             until, tries = time.monotonic() + BUSY_S, 0
             while True:
@@ -200,7 +207,7 @@ class Database:
                         continue  # only the beginning finds the file locked, in WAL mode: nothing was done
                     self._warn(error)
                     if is_broken(error):
-                        self.is_usable = False
+                        self.is_usable, self._left_alone = False, content_at(self.path)
                     return "locked" if is_locked(error) else "failed", None
                 else:
                     return "done", done
@@ -228,12 +235,11 @@ class Database:
             if file_at(self.path) == self._file:
                 return self._connection
             self._close_connection()  # the file was deleted, or replaced
-        folder = self.path.parent
-        if not folder.exists():
-            folder.mkdir(parents=True, mode=0o700)
+        self.path.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
         if not self.path.exists():
             with contextlib.suppress(FileExistsError):
                 os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        file = file_at(self.path)  # before it is opened: where another one replaces it now, it is opened again
         # It does not wait by itself: `_run` does, for opening as for what follows.
         connection = sqlite3.connect(self.path, timeout=0.0, isolation_level=None, check_same_thread=False)
         try:
@@ -249,7 +255,7 @@ class Database:
         except BaseException:
             connection.close()
             raise
-        self._connection, self._file = connection, file_at(self.path)
+        self._connection, self._file = connection, file
         return connection
 
     def _close_connection(self) -> None:
@@ -261,13 +267,10 @@ class Database:
     def _warn(self, error: Exception) -> None:
         if self.fault is not None:
             return
-        self.fault = error
-        if not self._warns or any(
-            other.fault is not None and other.path == self.path and other._warns  # noqa: SLF001 - of this class
-            for other in tuple(_opened)
-            if other is not self
-        ):
+        self.fault = error.with_traceback(None)  # whose frames hold a statement, and so an old state of the file
+        if not self._warns or self.path in _warned:
             return  # once for each file
+        _warned.add(self.path)
         why, remedy = why_and_remedy(error)
         _log.warning(
             "The state file %s cannot be used (%s). disco goes on without it: what is learnt and spent now counts in "
@@ -286,23 +289,34 @@ def database_of(given: str | os.PathLike[str] | bool | None) -> Database | None:
 
 
 _opened: weakref.WeakSet[Database] = weakref.WeakSet()
+_opened_lock = threading.RLock()  # held during a fork: none is added between the two halves, and one thread forks
+_warned: set[Path] = set()  # files of which this process has said what is wrong
 
 
 def _before_fork() -> None:
+    _opened_lock.acquire()
     for database in tuple(_opened):
         database._before_fork()  # noqa: SLF001 - of this module
 
 
 def _after_fork(*, is_child: bool) -> None:
+    global _opened_lock  # noqa: PLW0603 - the parent's is held by a thread that the child does not have
     for database in tuple(_opened):
         database._after_fork(is_child=is_child)  # noqa: SLF001 - of this module
+    if is_child:
+        _opened_lock = threading.RLock()
+    else:
+        _opened_lock.release()
 
 
 @atexit.register
 def _finish_all() -> None:
     """Write what a program has learnt that ends without closing its clients."""
-    for database in tuple(_opened):
-        database.flush(1.0)
+    with _opened_lock:
+        databases = tuple(_opened)
+    until = time.monotonic() + 1.0  # for all together
+    for database in databases:
+        database.flush(max(0.0, until - time.monotonic()))
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks

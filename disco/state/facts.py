@@ -32,13 +32,14 @@ class Fact(NamedTuple):
 def put_fact(
     connection: sqlite3.Connection, kind: str, key: tuple[str, ...], value: Mapping[str, Any], at: float
 ) -> None:
-    """Set what is known of a thing, in place of what was."""
+    """Set what is known of a thing, in place of what was; of more than `MOST_FACTS`, the oldest goes."""
     if is_storable(key):
         connection.execute(
             "INSERT INTO facts (kind, key, value, at) VALUES (?, ?, ?, ?) "
             "ON CONFLICT (kind, key) DO UPDATE SET value = excluded.value, at = excluded.at",
             (kind, json.dumps(key), json.dumps(value, allow_nan=False), at),
         )
+        _keep_newest(connection, kind)
 
 
 def drop_fact(connection: sqlite3.Connection, kind: str, key: tuple[str, ...]) -> None:
@@ -60,8 +61,11 @@ def read_facts(connection: sqlite3.Connection, kind: str) -> list[Fact]:
 
 
 def prune_facts(connection: sqlite3.Connection, kind: str, before: float) -> None:
-    """Delete the facts of a kind that are older than that Unix time, and those that are too many."""
+    """Delete the facts of a kind that are older than that Unix time."""
     connection.execute("DELETE FROM facts WHERE kind = ? AND at < ?", (kind, before))
+
+
+def _keep_newest(connection: sqlite3.Connection, kind: str) -> None:
     connection.execute(
         "DELETE FROM facts WHERE kind = ?1 AND key NOT IN "
         "(SELECT key FROM facts WHERE kind = ?1 ORDER BY at DESC LIMIT ?2)",

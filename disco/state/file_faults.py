@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import stat
 from pathlib import Path
 
-__all__ = ["NotOursError", "file_at", "is_broken", "is_locked", "keep_private", "why_and_remedy"]
+__all__ = ["NotOursError", "content_at", "file_at", "files_of", "is_broken", "is_locked", "keep_private", "why_and_remedy"]
 
 
 class NotOursError(Exception):
@@ -54,8 +55,22 @@ def file_at(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
+def content_at(path: Path) -> tuple[int, int, int] | None:
+    """Return the same, and when it was last written: the number of a file that was deleted is used again."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns
+
+
+def files_of(path: Path) -> list[Path]:
+    """Return the files that a state file consists of, those that exist, the state file itself last."""
+    return [file for end in ("-wal", "-shm", "") if (file := Path(f"{path}{end}")).exists()]
+
+
 def keep_private(path: Path) -> None:
-    """Let only the user read the file.
+    """Let only the user read the file, and the two files that SQLite keeps beside it and gives its permissions.
 
     Raises:
         NotOursError: it belongs to another user.
@@ -66,5 +81,8 @@ def keep_private(path: Path) -> None:
     found, user = path.stat(), os.geteuid()
     if user not in (found.st_uid, 0):
         raise NotOursError("it belongs to another user", "Delete it")
-    if stat.S_IMODE(found.st_mode) & 0o077:
-        path.chmod(stat.S_IMODE(found.st_mode) & ~0o077)
+    for file in reversed(files_of(path)):  # the state file first: then nothing new gets its old permissions
+        with contextlib.suppress(FileNotFoundError):  # the last program that used it has just removed it
+            mode = stat.S_IMODE(file.stat().st_mode)
+            if mode & 0o077:
+                file.chmod(mode & ~0o077)

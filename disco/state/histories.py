@@ -143,6 +143,7 @@ def _append(
         "UPDATE histories SET seen = seen + ?, classes = ?, at = ? WHERE id = ?",
         (seen, classes, time.time(), number),
     )
+    _keep_newest(connection, number)
     connection.executemany(
         "INSERT INTO scores (history, score, is_exit) VALUES (?, ?, ?)", [(number, *row) for row in scores]
     )
@@ -159,9 +160,13 @@ def _append(
 
 
 def prune_histories(connection: sqlite3.Connection, now: float) -> None:
-    """Delete histories that had no score for a long time, and those that are too many."""
+    """Delete histories that had no score for a long time."""
     connection.execute("DELETE FROM histories WHERE at < ?", (now - OLDEST_S,))
+
+
+def _keep_newest(connection: sqlite3.Connection, number: int) -> None:
+    """Delete the histories that are too many: those that had no score for the longest time, not this one."""
     connection.execute(
-        "DELETE FROM histories WHERE id NOT IN (SELECT id FROM histories ORDER BY at DESC LIMIT ?)",
-        (MOST_HISTORIES,),
+        "DELETE FROM histories WHERE id NOT IN (SELECT id FROM histories ORDER BY id = ? DESC, at DESC LIMIT ?)",
+        (number, MOST_HISTORIES),
     )

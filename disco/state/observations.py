@@ -35,6 +35,8 @@ KEPT_OF: Final[Mapping[str, int]] = {"answer_tokens": 1000, "prompt_tokens": 100
 MOST_SERIES: Final = 512
 """How many pairs of a subject and a kind are kept; those go first that were not observed for the longest time."""
 
+_KEPT_SHARE = 7 / 8  # of them where they became too many: to find the oldest means to read all, so it is done rarely
+
 OLDEST_S: Final = 28 * 86_400.0
 """Observations are deleted after this time, seconds."""
 
@@ -89,7 +91,7 @@ class Learnt(NamedTuple):
 
 def is_storable(names: Iterable[str]) -> bool:
     """Return whether names may be stored: of a request's own making, a name may be as long as a prompt."""
-    return all(len(name) <= _MOST_NAME and (name.isprintable() or not name) for name in names)
+    return all(len(name) <= _MOST_NAME and name.isprintable() for name in names)
 
 
 def counting(observations: Sequence[Observation], now: float) -> list[Observation]:
@@ -120,6 +122,7 @@ def append_observations(
         writer: number of the writer, by which it knows its own observations again.
         observations: what was measured, of whom.
     """
+    before = _newest_series(connection)
     for subject, one in observations:
         if not (is_storable(subject) and math.isfinite(one.value) and math.isfinite(one.extra)):
             continue
@@ -133,6 +136,15 @@ def append_observations(
             "(SELECT id FROM observations WHERE series = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2)",
             (series, KEPT_OF.get(one.kind, KEPT)),
         )
+    if _newest_series(connection) != before:
+        (count,) = connection.execute("SELECT count(*) FROM series").fetchone()
+        if count > MOST_SERIES:
+            _keep_series(connection, int(_KEPT_SHARE * MOST_SERIES))
+
+
+def _newest_series(connection: sqlite3.Connection) -> int | None:
+    newest: int | None = connection.execute("SELECT max(id) FROM series").fetchone()[0]
+    return newest
 
 
 def _series(connection: sqlite3.Connection, kind: str, subject: Subject) -> int:
@@ -204,8 +216,13 @@ def prune_series(connection: sqlite3.Connection, now: float) -> None:
     """Delete what is too old, and the series that are too many."""
     connection.execute("DELETE FROM observations WHERE at < ?", (now - OLDEST_S,))
     connection.execute("DELETE FROM series WHERE id NOT IN (SELECT series FROM observations)")
+    _keep_series(connection, MOST_SERIES)
+
+
+def _keep_series(connection: sqlite3.Connection, count: int) -> None:
+    """Delete all series but so many, which were observed last."""
     connection.execute(
         "DELETE FROM series WHERE id NOT IN "
         "(SELECT series FROM observations GROUP BY series ORDER BY max(id) DESC LIMIT ?)",
-        (MOST_SERIES,),
+        (count,),
     )

@@ -95,7 +95,8 @@ def check_ours(connection: sqlite3.Connection) -> None:
     try:
         _check_ours(connection)
     finally:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:  # some errors end it
+            connection.execute("ROLLBACK")
 
 
 def _check_ours(connection: sqlite3.Connection) -> None:
@@ -121,7 +122,8 @@ def migrate(connection: sqlite3.Connection) -> None:
         connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
         connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:  # a full disk, for one, has ended it
+            connection.execute("ROLLBACK")
         raise
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sqlite3
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -16,7 +18,7 @@ _log = logging.getLogger("disco")
 Work = Callable[[sqlite3.Connection], object]
 
 MOST_WAITING: Final = 1000
-"""How much work waits at most, while another process keeps the file locked; of more, the oldest is dropped."""
+"""How much work waits at most, while the file is locked or its disk does not answer; of more, the oldest is dropped."""
 
 _IDLE_S = 5.0  # an idle thread ends after this time; the next work starts another one
 _AGAIN_S = 0.5  # after the file was found locked
@@ -36,7 +38,7 @@ class WriteQueue:
         """`write` does some work and says whether that is over; False: the file is locked, so it should come again."""
         self._write = write
         self._changed = threading.Condition(threading.Lock())
-        self._waiting: list[Work] = []
+        self._waiting: deque[Work] = deque(maxlen=MOST_WAITING)
         self._thread: threading.Thread | None = None
         self._ends_at: float | None = None
         self._has_dropped = False
@@ -47,8 +49,10 @@ class WriteQueue:
             self._waiting.append(work)
             if self._thread is None:
                 self._ends_at, self._has_dropped = None, False
-                self._thread = threading.Thread(target=self._run, name="disco-state", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="disco-state", daemon=True)
+                with contextlib.suppress(RuntimeError):  # none may start now: the next work, or `finish`, tries again
+                    thread.start()
+                    self._thread = thread
             else:
                 self._changed.notify()
 
@@ -60,8 +64,11 @@ class WriteQueue:
         with self._changed:
             thread, self._ends_at = self._thread, time.monotonic() + within_s
             self._changed.notify()
+            works = list(self._waiting) if thread is None else []
+            if works:
+                self._waiting.clear()
         if thread is None:
-            return True
+            return not works or self._done(works)
         thread.join(within_s + _LAST_TRY_S)
         return not (thread.is_alive() or self._has_dropped)
 
@@ -71,7 +78,8 @@ class WriteQueue:
             with self._changed:
                 if not works and not self._waiting and self._ends_at is None:
                     self._changed.wait(_IDLE_S)
-                works, self._waiting = [*works, *self._waiting][-MOST_WAITING:], []
+                works = [*works, *self._waiting][-MOST_WAITING:]
+                self._waiting.clear()
                 if not works:
                     self._thread = None
                     return

@@ -19,6 +19,7 @@ import pytest
 from disco import ConfigurationError
 from disco.state import Database, state_path
 from disco.state.schema import MIGRATIONS, check_ours
+from disco.state.write_queue import MOST_WAITING, WriteQueue
 
 ROOT = Path(__file__).parents[2]
 ADD = "INSERT INTO series (kind, endpoint, address, model) VALUES (?, '', '', '')"
@@ -70,8 +71,10 @@ def test_what_is_written_is_read_by_other_connections_and_by_the_user_alone(path
     other.close()
     assert [file.name for file in path.parent.iterdir()] == ["state.sqlite3"]
     path.chmod(0o644)
-    assert kinds(Database(path)) == ["a"]
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    again = Database(path)
+    assert kinds(again) == ["a"]  # makes the files beside it with the permissions that it has
+    assert {stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()} == {0o600}
+    again.close()
 
 
 def test_work_is_all_done_or_not_at_all(path):
@@ -127,6 +130,21 @@ def test_a_broken_file_costs_one_warning_and_is_left_alone(path, warnings, conte
     assert not database.is_usable
 
 
+def test_a_program_goes_on_with_the_file_that_takes_the_place_of_a_broken_one(path, warnings):
+    path.parent.mkdir()
+    path.write_bytes(b"no database" * 1000)
+    database = Database(path)
+    assert kinds(database) is None
+    path.unlink()  # as the warning says
+    assert kinds(database) == []
+    database.submit(add("a"))
+    database.close()
+    assert kinds(Database(path)) == ["a"]
+    path.write_bytes(b"no database" * 1000)
+    assert kinds(Database(path)) is None
+    assert len(warnings()) == 1  # also where the connection that warned is gone
+
+
 def test_a_truncated_file_costs_one_warning(path, warnings):
     database = Database(path)
     for number in range(3000):
@@ -174,6 +192,47 @@ def test_a_file_that_another_process_makes_at_this_moment_is_ours(path):
     check_ours(connection)
     assert made
     connection.close()
+
+
+def test_another_process_may_make_the_folder_at_this_moment(path, monkeypatch, warnings):
+    path.parent.mkdir()
+    monkeypatch.setattr(Path, "exists", lambda _path: False)  # as it was a moment ago
+    assert kinds(Database(path)) == []
+    assert warnings() == []
+
+
+def test_where_no_thread_may_start_the_work_is_done_by_who_waits_for_it(path, monkeypatch):
+    def refuse(_thread):
+        raise RuntimeError("can't start new thread")
+
+    database = Database(path)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        database.submit(add("a"))
+        database.submit(add("b"))
+        assert database.flush()
+        database.submit(add("c"))
+    database.submit(add("d"))
+    database.close()
+    assert kinds(database) == ["a", "b", "c", "d"]
+
+
+def test_work_for_a_disk_that_does_not_answer_does_not_gather_without_end():
+    answers = threading.Event()
+    done: list[object] = []
+
+    def write(works):
+        assert answers.wait(60.0)
+        done.extend(works)
+        return True
+
+    queue = WriteQueue(write)
+    for number in range(3 * MOST_WAITING):
+        queue.put(number)  # type: ignore[arg-type] # nobody calls it
+    assert len(queue._waiting) <= MOST_WAITING
+    answers.set()
+    assert queue.finish(60.0)
+    assert done[-1] == 3 * MOST_WAITING - 1  # the newest are kept
 
 
 def test_a_locked_file_costs_one_warning_and_the_work_waits(path, warnings):

@@ -119,7 +119,10 @@ def test_odd_names_are_not_kept_and_old_histories_go(program, monkeypatch):
     one.save()
     assert len(one.database.read(one.store.read, {})) == 4
     monkeypatch.setattr("disco.state.histories.MOST_HISTORIES", 2)
-    one.database.write(lambda c: prune_histories(c, 0.0), None)
-    assert len(one.database.read(one.store.read, {})) == 2
+    one.book.history(KEY._replace(task="task 9"), 10).push(1.0)
+    monkeypatch.setattr("time.time", lambda: 1.0)  # a clock that was set back
+    one.save()
+    found = one.database.read(one.store.read, {})
+    assert (len(found), KEY._replace(task="task 9") in found) == (2, True)
     one.database.write(lambda c: prune_histories(c, 4e9), None)
     assert one.database.read(one.store.read, {}) == {}

@@ -80,15 +80,21 @@ def test_what_is_no_number_or_no_name_is_not_kept(file):
 
 
 def test_what_is_old_or_too_much_goes(file, monkeypatch):
-    monkeypatch.setattr("disco.state.observations.MOST_SERIES", 3)
-    for number in range(5):
+    def models() -> list[str]:
+        return [model for (model,) in file.execute("SELECT model FROM series ORDER BY id")]
+
+    monkeypatch.setattr("disco.state.observations.MOST_SERIES", 8)
+    for number in range(30):  # no program is started meanwhile, which would prune the file
         append_observations(file, 1, of(Subject("server", "", str(number)), 1.0, at=NOW))
+        assert len(models()) <= 8
+        assert models()[-1] == str(number)
     append_observations(file, 1, of(SERVER, 1.0, at=NOW - OLDEST_S - 1.0))
     prune_series(file, NOW)
-    assert [model for (model,) in file.execute("SELECT model FROM series ORDER BY id")] == ["2", "3", "4"]
-    assert file.execute("SELECT count(*) FROM observations").fetchone()[0] == 3
+    assert models() == [str(number) for number in range(30 - len(models()), 30)]
+    assert file.execute("SELECT count(*) FROM observations").fetchone()[0] == len(models()) >= 6
     for number in range(MOST_FACTS + 10):
         put_fact(file, "verdict", (str(number),), {"method": "none"}, NOW + number)
+        assert len(read_facts(file, "verdict")) <= MOST_FACTS
     put_fact(file, "verdict", ("new",), {"method": "flags"}, NOW + 9e5)
     put_fact(file, "verdict", ("new",), {"method": "prefix"}, NOW + 9e5)
     prune_facts(file, "verdict", NOW)

@@ -14,8 +14,8 @@ from disco.cli.output_files import check_output, write
 from disco.cli.state.opening import chosen_path, existing_path, fault_of, read
 from disco.errors import ConfigurationError
 from disco.state import Database, state_path
-from disco.state.contents import Chosen, export, files_of, forget
-from disco.state.file_faults import NotOursError, is_broken
+from disco.state.contents import Chosen, export, forget
+from disco.state.file_faults import NotOursError, files_of, is_broken
 
 __all__ = ["run_export", "run_forget"]
 
@@ -68,8 +68,8 @@ def run_forget(screen: Screen, arguments: argparse.Namespace) -> int:
             raise fault_of(database)
         if not _may_delete(database, arguments.state):
             raise _refusal(database)
-        for file in files_of(path):
-            file.unlink()
+        for file in files_of(path):  # the state file last: another program may make a new one at once
+            file.unlink(missing_ok=True)
             screen.line(f"Deleted {file}, which was damaged.")
         return 0
     told = ", ".join(f"{count} {what}" for what, count in gone.items())
