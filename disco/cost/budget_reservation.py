@@ -24,9 +24,8 @@ _NOTHING = Usage()
 _FEWEST = 64  # tokens; an attempt that may write fewer is not worth the cost of its prompt
 # Tokens that may be spent on drafts for each token of the answer, and fewest for which drafting is worth its prompt.
 _DRAFTS, _FEWEST_DRAFTS = 4, 16
-_TRIES = (
-    8  # to reserve what was left a moment ago; each failure means that another process has reserved meanwhile
-)
+# To reserve what was left a moment ago. Each failure means that another process has reserved meanwhile.
+_TRIES = 8
 _WITHHELD_CHARS_PER_TOKEN = 4  # for text that a target writes again; the same as in `endpoints.continuation`
 
 

@@ -71,9 +71,8 @@ def open_reservation(
     connection: sqlite3.Connection, key: TallyKey, units: int, process: str, now: float
 ) -> int:
     """Enter a reservation, and return its row."""
-    row = secrets.randbits(
-        62
-    )  # never used again: a process may withdraw a row long after another has done so
+    # Never used again: a process may withdraw a row long after another has done so.
+    row = secrets.randbits(62)
     connection.execute(
         "INSERT INTO budget_open (id, budget, units, process, at) VALUES (?, ?, ?, ?, ?)",
         (row, _make(connection, key), min(units, _MOST_UNITS), process, now),
@@ -122,7 +121,7 @@ def sweep(connection: sqlite3.Connection, key: TallyKey, process: str, is_alive:
         "SELECT id, units, process, at FROM budget_open WHERE budget = ? AND process != ?", (found, process)
     ).fetchall()
     for row, units, of, at in others:
-        lives = is_alive(of)
+        lives = is_alive(str(of))
         if lives is False or (lives is None and not 0 <= now - at < UNSEEN_S):
             withdraw(connection, row)
             _spend(connection, found, current, units)

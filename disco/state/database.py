@@ -33,10 +33,11 @@ from disco.state.file_faults import (
     file_at,
     is_broken,
     is_locked,
+    is_of_file,
     keep_private,
     why_and_remedy,
 )
-from disco.state.schema import check_ours, migrate
+from disco.state.schema import check_ours, damage_of, migrate
 from disco.state.write_queue import WriteQueue
 
 __all__ = ["BUSY_S", "Database", "Work", "database_of", "state_path"]
@@ -56,7 +57,9 @@ _FEWEST_TRIES = 50  # also where this process itself could not run for `BUSY_S`
 _VARIABLE: Final = "DISCO_STATE"
 _OFF: Final = frozenset({"off", "0", "false", "no"})
 
-_MOST_PAGES: Final = 16_384  # of 4 KiB: a limit of 64 MiB, far above what pruning lets the file reach
+_MOST_PAGES: Final = (
+    32_768  # of 4 KiB: a limit of 128 MiB, twice what the rooms for all that is kept take when full
+)
 _MOST_LOG_BYTES: Final = 4 * 2**20  # what is left of the -wal file after it was written back
 _FINISH_S: Final = 2.0  # how long closing waits for what is still to be written
 
@@ -201,7 +204,12 @@ class Database:
                     connection.execute(begin)
                     done = work(connection)
                     connection.execute("COMMIT")
-                except (sqlite3.Error, OSError, UnicodeError, NotOursError) as error:
+                except Exception as raised:
+                    error: Exception | None = raised
+                    if not is_of_file(raised):
+                        error = None if connection is None else damage_of(connection)
+                    if error is None:
+                        raise
                     if is_locked(error) and (tries < _FEWEST_TRIES or time.monotonic() < until):
                         time.sleep(_NAP_S)
                         continue  # only the beginning finds the file locked, in WAL mode: nothing was done
@@ -239,7 +247,9 @@ class Database:
         if not self.path.exists():
             with contextlib.suppress(FileExistsError):
                 os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-        file = file_at(self.path)  # before it is opened: where another one replaces it now, it is opened again
+        file = file_at(
+            self.path
+        )  # before it is opened: where another one replaces it now, it is opened again
         # It does not wait by itself: `_run` does, for opening as for what follows.
         connection = sqlite3.connect(self.path, timeout=0.0, isolation_level=None, check_same_thread=False)
         try:
@@ -267,7 +277,9 @@ class Database:
     def _warn(self, error: Exception) -> None:
         if self.fault is not None:
             return
-        self.fault = error.with_traceback(None)  # whose frames hold a statement, and so an old state of the file
+        self.fault = error.with_traceback(
+            None
+        )  # whose frames hold a statement, and so an old state of the file
         if not self._warns or self.path in _warned:
             return  # once for each file
         _warned.add(self.path)
@@ -289,7 +301,9 @@ def database_of(given: str | os.PathLike[str] | bool | None) -> Database | None:
 
 
 _opened: weakref.WeakSet[Database] = weakref.WeakSet()
-_opened_lock = threading.RLock()  # held during a fork: none is added between the two halves, and one thread forks
+_opened_lock = (
+    threading.RLock()
+)  # held during a fork: none is added between the two halves, and one thread forks
 _warned: set[Path] = set()  # files of which this process has said what is wrong
 
 

@@ -8,11 +8,26 @@ import sqlite3
 import stat
 from pathlib import Path
 
-__all__ = ["NotOursError", "content_at", "file_at", "files_of", "is_broken", "is_locked", "keep_private", "why_and_remedy"]
+__all__ = [
+    "NotOursError",
+    "content_at",
+    "file_at",
+    "files_of",
+    "is_broken",
+    "is_locked",
+    "is_of_file",
+    "keep_private",
+    "why_and_remedy",
+]
 
 
 class NotOursError(Exception):
     """The file is left alone: its arguments say why, and what to do."""
+
+
+def is_of_file(error: Exception) -> bool:
+    """Return whether an error is one of opening, reading or writing a file."""
+    return isinstance(error, sqlite3.Error | OSError | UnicodeError | NotOursError)
 
 
 def is_broken(error: Exception) -> bool:

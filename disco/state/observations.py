@@ -35,7 +35,9 @@ KEPT_OF: Final[Mapping[str, int]] = {"answer_tokens": 1000, "prompt_tokens": 100
 MOST_SERIES: Final = 512
 """How many pairs of a subject and a kind are kept; those go first that were not observed for the longest time."""
 
-_KEPT_SHARE = 7 / 8  # of them where they became too many: to find the oldest means to read all, so it is done rarely
+_KEPT_SHARE = (
+    7 / 8
+)  # of them where they became too many: to find the oldest means to read all, so it is done rarely
 
 OLDEST_S: Final = 28 * 86_400.0
 """Observations are deleted after this time, seconds."""
@@ -166,10 +168,8 @@ def read_observations(connection: sqlite3.Connection, subjects: Iterable[Subject
             "SELECT id, kind FROM series WHERE endpoint = ? AND address = ? AND model = ?", subject
         ).fetchall()
         found = []
-        for (
-            number,
-            kind,
-        ) in series:  # one by one: joined, SQLite would go through all observations in their order
+        for number, kind in series:
+            # One by one: joined, SQLite would go through all observations in their order.
             values = connection.execute(
                 "SELECT at, value, extra, id FROM observations WHERE series = ? AND writer != ?",
                 (number, writer),

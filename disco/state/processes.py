@@ -12,10 +12,8 @@ from pathlib import Path
 
 __all__ = ["is_alive", "this_process"]
 
-_STATE, _START = (
-    0,
-    19,
-)  # fields of /proc/PID/stat behind the command's name: R, S, Z, ...; start in ticks since boot
+# Fields of /proc/PID/stat behind the command's name: R, S, Z, ...; start in ticks since boot.
+_STATE, _START = 0, 19
 
 
 def this_process() -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from typing import Final
 
 from disco.state.file_faults import NotOursError
 
-__all__ = ["MIGRATIONS", "check_ours", "migrate"]
+__all__ = ["MIGRATIONS", "check_ours", "damage_of", "migrate"]
 
 _APPLICATION: Final = 0x64_73_63_6F  # "dsco", the file's `PRAGMA application_id`
 
@@ -125,6 +126,33 @@ def migrate(connection: sqlite3.Connection) -> None:
         if connection.in_transaction:  # a full disk, for one, has ended it
             connection.execute("ROLLBACK")
         raise
+
+
+def damage_of(connection: sqlite3.Connection) -> sqlite3.Error | None:
+    """Return what is wrong with the content of a file of the newest version; None where it is sound.
+
+    SQLite hands out what it finds. So damage may show only as a missing number that somebody calculates with.
+    """
+    try:
+        found = connection.execute("PRAGMA integrity_check(1)").fetchall()
+        if found == [("ok",)] and _tables(connection) == _our_tables():
+            return None
+    except sqlite3.Error as error:
+        return error
+    return sqlite3.DatabaseError("the content of the file is damaged")
+
+
+def _tables(connection: sqlite3.Connection) -> set[object]:
+    return {
+        row[0] for row in connection.execute("SELECT sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'")
+    }
+
+
+def _our_tables() -> set[object]:
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        for script in MIGRATIONS:
+            connection.executescript(script)
+        return _tables(connection)
 
 
 def _version(connection: sqlite3.Connection) -> int:

@@ -50,7 +50,9 @@ class WriteQueue:
             if self._thread is None:
                 self._ends_at, self._has_dropped = None, False
                 thread = threading.Thread(target=self._run, name="disco-state", daemon=True)
-                with contextlib.suppress(RuntimeError):  # none may start now: the next work, or `finish`, tries again
+                with contextlib.suppress(
+                    RuntimeError
+                ):  # none may start now: the next work, or `finish`, tries again
                     thread.start()
                     self._thread = thread
             else:

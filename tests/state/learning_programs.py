@@ -26,9 +26,7 @@ def learn(path: str, name: str, notes: str, answers: int, seed: int, *, may_end:
     anyio.run(_learn, Path(path), name, Path(notes), answers, random.Random(seed), may_end)
 
 
-async def _learn(
-    path: Path, name: str, notes: Path, answers: int, rng: random.Random, may_end: bool
-) -> None:
+async def _learn(path: Path, name: str, notes: Path, answers: int, rng: random.Random, may_end: bool) -> None:
     from disco import AsyncDisco
     from disco.dispatch import Preset
     from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint

@@ -130,6 +130,26 @@ def test_a_broken_file_costs_one_warning_and_is_left_alone(path, warnings, conte
     assert not database.is_usable
 
 
+def test_a_damaged_row_costs_one_warning_and_a_defect_is_not_taken_for_damage(path, warnings):
+    database = Database(path)
+    assert database.write(add("a"), None) is not None
+    with pytest.raises(ZeroDivisionError):
+        database.read(lambda _connection: 1 / 0, None)
+    database.close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("UPDATE sqlite_master SET sql = replace(sql, 'kind TEXT NOT NULL', 'kind TEXT')")
+    connection.close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE series SET kind = NULL")
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("UPDATE sqlite_master SET sql = replace(sql, 'kind TEXT', 'kind TEXT NOT NULL')")
+    connection.close()
+    assert database.read(lambda c: len(c.execute("SELECT kind FROM series").fetchone()[0]), None) is None
+    (warning,) = warnings()
+    assert "is damaged" in warning
+
+
 def test_a_program_goes_on_with_the_file_that_takes_the_place_of_a_broken_one(path, warnings):
     path.parent.mkdir()
     path.write_bytes(b"no database" * 1000)

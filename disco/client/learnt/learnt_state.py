@@ -102,7 +102,7 @@ class LearntState:
         self._news: list[tuple[Subject, Observation]] = []  # of this process, not written yet
         self._seen = 0  # number of the newest observation that was looked at; -1: none was by this process
         self._read_to: dict[Subject, int] = {}  # the same for one subject, which may have been read later
-        self._begun = self._is_looking = False
+        self._begun = self._is_looking = self._has_waited = False
         self._again_at = self._looked_at = 0.0  # on the clock of `time.monotonic`
         self._pid, self.writer = os.getpid(), _number()
         if database is not None:
@@ -158,8 +158,18 @@ class LearntState:
 
     def _take(self, found: _Read | None, wanted: set[Subject], now: float) -> None:
         if found is None:
-            if self._database is not None and self._database.fault is None:  # else it has said what is wrong
-                LOG.warning("The state file %s was not read within %g s.", self._database.path, READ_WITHIN_S)
+            database = self._database
+            if (
+                database is not None and database.fault is None and not self._has_waited
+            ):  # else it is said already
+                self._has_waited = True
+                LOG.warning(
+                    "The state file %s was not read within %g s. disco goes on without it, and tries it again every "
+                    "%g s. Name one on a local disk that is less busy, with state=... or the variable DISCO_STATE.",
+                    database.path,
+                    READ_WITHIN_S,
+                    AGAIN_AFTER_S,
+                )
             self._again_at = time.monotonic() + AGAIN_AFTER_S
             return
         unix_s = time.time()
@@ -244,7 +254,8 @@ class LearntState:
             return observations_since(connection, seen, subjects, writer), read_facts(connection, BREAKER)
 
         read = partial(database.read, since, None)
-        found = await anyio.to_thread.run_sync(read)
+        # Abandoned where the client is closed: a disk that does not answer must not hold that up.
+        found = await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
         if found is None:
             return
         learnt, breakers = found
