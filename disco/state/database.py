@@ -69,14 +69,15 @@ def state_path(given: str | os.PathLike[str] | bool | None = None) -> Path | Non
 
     Args:
         given: a client's argument `state`. None or True: the environment variable `DISCO_STATE`, which is a path or
-            "off", else the platform's folder for state (`platformdirs`); none where the user has no home. False: no
-            file. A path: that file.
+            "off", else the platform's folder for state (`platformdirs`); none where the user has no home. False or
+            "off": no file. A path: that file.
 
     Raises:
         ConfigurationError: the path is that of a folder, or empty.
     """
-    if given is False:
+    if given is False or given == "off":  # as the variable, and as other settings
         return None
+    is_named = True
     if given is None or given is True:
         named = os.environ.get(_VARIABLE, "").strip()
         if named.lower() in _OFF:
@@ -88,14 +89,15 @@ def state_path(given: str | os.PathLike[str] | bool | None = None) -> Path | Non
                 return None
             # Earlier versions of platformdirs return "~/..." then, a folder of this name in the working folder.
             return folder / "state.sqlite3" if folder.is_absolute() else None
-        given = named
+        given, is_named = named, False
     path: Path | None = None
     with contextlib.suppress(RuntimeError):  # there is no such user
         path = Path(given).expanduser()
     if path is None or not os.fspath(given) or path.is_dir():
+        name = "state" if is_named else _VARIABLE
         raise ConfigurationError(
-            f'state={os.fspath(given)!r} is not the path of a file. Give one, such as state="state.sqlite3", or '
-            "state=False for none."
+            f'{name}={os.fspath(given)!r} is not the path of a file. Give one, such as {name}="state.sqlite3", or '
+            f'{name}="off" for none.'
         )
     return path
 
@@ -283,7 +285,7 @@ class Database:
         if not self._warns or self.path in _warned:
             return  # once for each file
         _warned.add(self.path)
-        why, remedy = why_and_remedy(error)
+        why, remedy = why_and_remedy(error, self.path)
         _log.warning(
             "The state file %s cannot be used (%s). disco goes on without it: what is learnt and spent now counts in "
             "this process only. %s, or give another path, with state=... or the variable %s.",

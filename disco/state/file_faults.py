@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import sqlite3
 import stat
 from pathlib import Path
@@ -47,13 +48,15 @@ def is_locked(error: Exception) -> bool:
     return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF in codes
 
 
-def why_and_remedy(error: Exception) -> tuple[str, str]:
-    """Return why the file cannot be used, and what can be done, as the middle and the end of a message."""
+def why_and_remedy(error: Exception, path: Path) -> tuple[str, str]:
+    """Return why the file at `path` cannot be used, and what can be done: the middle and the end of a message."""
     if isinstance(error, NotOursError):
         why, remedy = error.args
         return why, remedy
     if is_broken(error):
-        return "it is damaged or no state file", "Delete it (`disco state forget --all`)"
+        # With its name: without it, the command would forget all that is in the user's own file.
+        command = f"disco state forget --all --state {shlex.quote(os.fspath(path))}"
+        return "it is damaged or no state file", f"Delete it (`{command}`)"
     if is_locked(error):
         return "another process keeps it locked", "Find that process if this happens again"
     said = str(error) if isinstance(error, sqlite3.Error) else getattr(error, "strerror", None)

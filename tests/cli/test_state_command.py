@@ -153,7 +153,7 @@ def test_a_broken_file_is_named_and_only_that_is_deleted(capsys, path, tmp_path)
         path.with_name(path.name + end).write_bytes(b"?")
     for command in (["show"], ["export"], ["forget", "--kind", "ttft_s"]):
         said = shown(capsys, *command, status=2)
-        assert "is damaged or no state file. Delete it (`disco state forget --all`)" in said
+        assert f"is damaged or no state file. Delete it (`disco state forget --all --state {path}`)" in said
     diary = tmp_path / "diary.txt"
     diary.write_text("Dear diary, ...")
     diary.chmod(0o644)

@@ -126,7 +126,7 @@ def test_a_broken_file_costs_one_warning_and_is_left_alone(path, warnings, conte
     assert path.read_bytes() == content
     (warning,) = warnings()
     assert "is damaged or no state file" in warning
-    assert "disco state forget --all" in warning
+    assert f"disco state forget --all --state {path}" in warning
     assert not database.is_usable
 
 
@@ -447,6 +447,10 @@ def test_where_the_file_is(monkeypatch, tmp_path):
         monkeypatch.setenv("DISCO_STATE", value)
         assert state_path() == found
         assert state_path(tmp_path / "y") == tmp_path / "y"
+    assert state_path("off") is None  # and no file of this name
+    monkeypatch.setenv("DISCO_STATE", str(tmp_path))
+    with pytest.raises(ConfigurationError, match="DISCO_STATE=.* is not the path of a file"):
+        state_path()
     for wrong in ("", tmp_path, "~nobody-has-this-name/x"):
         with pytest.raises(ConfigurationError, match="is not the path of a file"):
             state_path(wrong)

@@ -27,7 +27,8 @@ def chosen_path(given: str | None) -> Path:
     path = state_path(given)
     if path is None:
         raise ConfigurationError(
-            "There is no state file: DISCO_STATE switches it off, or the user has no home. Name one with --state FILE."
+            "There is no state file: --state or DISCO_STATE switches it off, or the user has no home. Name one with "
+            "--state FILE."
         )
     return path
 
@@ -57,5 +58,5 @@ def read(path: Path, work: Callable[[sqlite3.Connection], T]) -> T:
 def fault_of(database: Database) -> ConfigurationError:
     """Return the error that says what is wrong with the file."""
     assert database.fault is not None
-    why, remedy = why_and_remedy(database.fault)
+    why, remedy = why_and_remedy(database.fault, database.path)
     return ConfigurationError(f"The state file {database.path} cannot be used: {why}. {remedy}.")
