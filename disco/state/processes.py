@@ -29,6 +29,8 @@ def is_alive(process: str) -> bool | None:
     if space != _namespace(os.getpid()) or not number.isdigit():
         return None
     now = _start_of(int(number))
+    if now and not start:  # it could not be known when the name was made
+        return None
     return None if now is None else bool(now) and now == start
 
 

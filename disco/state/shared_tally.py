@@ -6,6 +6,8 @@ that touches the window:
 
 - one that ran: its reservation, which is in the file from before its start until after its end. If its process was
   killed, it ended then; the reservation stays until a process finds it, and is spent in full from that moment on.
+  Whether a process of another container was killed cannot be seen: this holds for attempts of at most
+  `budget_tables.UNSEEN_S` there.
 - one that had ended less than `window_s` before: its cost, which replaced its reservation in one transaction, no
   earlier than its end; or its reservation, as above.
 
@@ -14,6 +16,9 @@ no attempt costs more than it reserved. A kill in the middle of a transaction le
 the reservation is committed the attempt has not started, and before its cost is committed the reservation counts. Time
 is the machine's clock, read while the right to write is held, so that it is the same for all. Set forward, it frees
 what seems to have left the window. Set back, it frees nothing early, and nothing later than one window from then.
+
+A loss of power ends all attempts, and may undo the last transactions (`database`): what those had reserved is not
+counted then. So it is where the user deletes the file, or has it forgotten.
 
 Where the file cannot be used, this process goes on with what it knows: all that it has itself spent and reserved, and
 what the others had when it last read the file, for one window more. It enters its own figures once the file works.
@@ -60,7 +65,8 @@ class SharedBudgets:
     Mutable: `_tallies`, `_alive` (what was found of other processes, and when), `_retry_at`, `_is_tidy`.
 
     Args:
-        path: the state file. It gets a connection of its own, so that nothing waits for what is learnt to be written.
+        path: the state file. It gets a connection of its own: the event loop uses this one, and must not wait while a
+            thread reads or writes what is learnt through another one.
         process: name of this process (`processes.this_process`).
         is_alive: whether the process of a name still runs; None where that cannot be known.
         clock: Unix time, s.

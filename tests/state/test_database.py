@@ -4,35 +4,22 @@ from __future__ import annotations
 
 import logging
 import os
-import resource
 import sqlite3
 import stat
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
 
 import pytest
+from state.state_files import ADD, add, in_child, kinds
 
 from disco import ConfigurationError
 from disco.state import Database, state_path
 from disco.state.schema import MIGRATIONS, check_ours
-from disco.state.write_queue import MOST_WAITING, WriteQueue
 
 ROOT = Path(__file__).parents[2]
-ADD = "INSERT INTO series (kind, endpoint, address, model) VALUES (?, '', '', '')"
-
-
-def add(kind: str):
-    return lambda connection: connection.execute(ADD, (kind,))
-
-
-def kinds(database: Database) -> list[str] | None:
-    return database.read(
-        lambda c: [kind for (kind,) in c.execute("SELECT kind FROM series ORDER BY id")], None
-    )
 
 
 @pytest.fixture
@@ -45,18 +32,6 @@ def warnings(caplog):
     """Returns the texts of the warnings of disco so far."""
     caplog.set_level(logging.WARNING, "disco")
     return lambda: caplog.messages
-
-
-def in_child(work) -> int:
-    """The exit status of a forked process that does this and nothing else."""
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            status = int(work() or 0)
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def test_what_is_written_is_read_by_other_connections_and_by_the_user_alone(path):
@@ -237,24 +212,6 @@ def test_where_no_thread_may_start_the_work_is_done_by_who_waits_for_it(path, mo
     assert kinds(database) == ["a", "b", "c", "d"]
 
 
-def test_work_for_a_disk_that_does_not_answer_does_not_gather_without_end():
-    answers = threading.Event()
-    done: list[object] = []
-
-    def write(works):
-        assert answers.wait(60.0)
-        done.extend(works)
-        return True
-
-    queue = WriteQueue(write)
-    for number in range(3 * MOST_WAITING):
-        queue.put(number)  # type: ignore[arg-type] # nobody calls it
-    assert len(queue._waiting) <= MOST_WAITING
-    answers.set()
-    assert queue.finish(60.0)
-    assert done[-1] == 3 * MOST_WAITING - 1  # the newest are kept
-
-
 def test_a_locked_file_costs_one_warning_and_the_work_waits(path, warnings):
     database = Database(path)
     assert kinds(database) == []
@@ -354,86 +311,6 @@ def test_nothing_is_lost_of_a_program_that_ends_without_closing(path):
     assert kinds(Database(path)) == ["a", "b"]
 
 
-# ------------------------------------------------------------------ folders and disks
-
-
-def as_nobody() -> None:
-    """Root may write everywhere."""
-    if os.geteuid() == 0:
-        os.setgroups([])
-        os.setegid(65534)
-        os.seteuid(65534)
-
-
-@pytest.mark.skipif(not hasattr(os, "seteuid"), reason="rights are another matter there")
-@pytest.mark.parametrize("what", ["a file", "a folder", "no folder", "another user's"])
-def test_where_nothing_may_be_written_there_is_one_warning(what, caplog):
-    caplog.set_level(logging.WARNING, "disco")
-    is_root = os.geteuid() == 0
-    if what == "another user's" and not is_root:
-        pytest.skip("there is no other user here")
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        path = folder / "state.sqlite3"
-        if what == "no folder":
-            path = folder / "missing" / "state.sqlite3"
-        else:
-            made = Database(path)
-            made.write(add("a"), None)
-            made.close()
-            path.chmod(0o444 if what == "a file" else 0o644)
-        if is_root and what in ("a file", "a folder"):
-            for one in (path, folder):
-                os.chown(one, 65534, 65534)
-        if what in ("a folder", "no folder"):
-            folder.chmod(0o555)
-
-        def child() -> int:
-            as_nobody()
-            caplog.records.clear()
-            database = Database(path)
-            done = database.write(add("x"), "default")
-            database.submit(add("y"))
-            database.close()
-            return 0 if done == "default" and len(caplog.records) == 1 else 1
-
-        assert in_child(child) == 0
-        folder.chmod(0o755)
-
-
-def test_a_full_disk_costs_one_warning_and_what_was_committed_stays(path, caplog):
-    caplog.set_level(logging.WARNING, "disco")
-    Database(path).write(add("a"), None)
-
-    def child() -> int:
-        database = Database(path)
-        kinds(database)
-        del caplog.records[:]
-        resource.setrlimit(resource.RLIMIT_FSIZE, (120_000, 120_000))  # the -wal file grows up to that
-        for number in range(60):
-            database.write(
-                lambda c, n=number: c.executemany(ADD, [(f"{n} {i} " + "x" * 400,) for i in range(8)]), 0
-            )
-        database.close()
-        return 0 if len(caplog.records) == 1 else 1
-
-    assert in_child(child) == 0
-    found = kinds(Database(path))
-    assert found is not None
-    assert found[0] == "a"
-
-
-def test_the_file_cannot_grow_without_end(path, warnings, monkeypatch):
-    monkeypatch.setattr("disco.state.database._MOST_PAGES", 40)
-    database = Database(path)
-    for number in range(60):
-        database.write(lambda c, n=number: c.execute(ADD, (f"{n} " + "x" * 3_000,)), None)
-    assert 5 < len(kinds(database)) < 40
-    assert len(warnings()) == 1
-    assert "full" in warnings()[0]
-
-
 # ------------------------------------------------------------------ which file
 
 
@@ -449,7 +326,7 @@ def test_where_the_file_is(monkeypatch, tmp_path):
         assert state_path(tmp_path / "y") == tmp_path / "y"
     assert state_path("off") is None  # and no file of this name
     monkeypatch.setenv("DISCO_STATE", str(tmp_path))
-    with pytest.raises(ConfigurationError, match="DISCO_STATE=.* is not the path of a file"):
+    with pytest.raises(ConfigurationError, match=r"DISCO_STATE=.* is not the path of a file"):
         state_path()
     for wrong in ("", tmp_path, "~nobody-has-this-name/x"):
         with pytest.raises(ConfigurationError, match="is not the path of a file"):

@@ -355,6 +355,7 @@ def test_a_process_lives_until_it_is_killed_also_before_its_parent_has_noticed()
     assert processes.is_alive(name)
     assert processes.is_alive(name + "0") is False  # its number is used again
     assert processes.is_alive("another boot" + name) is False
+    assert processes.is_alive(f"{boot}/{space}/{child.pid}/") is None  # its start could not be read
     if space:
         assert processes.is_alive(f"{boot}/another container/{child.pid}/1") is None
     child.kill()
