@@ -101,7 +101,7 @@ class SharedBudgets:
     def close(self) -> None:
         """Enter all that is owed to the file, what is still reserved as spent, and close it. Idempotent."""
         self._retry_at = float("-inf")
-        for tally in self._tallies.values():
+        for tally in list(self._tallies.values()):
             tally.close()
         self.database.close()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import sqlite3
 import threading
@@ -37,7 +36,9 @@ class WriteQueue:
     def __init__(self, write: Callable[[Sequence[Work]], bool]) -> None:
         """`write` does some work and says whether that is over; False: the file is locked, so it should come again."""
         self._write = write
-        self._changed = threading.Condition(threading.Lock())
+        # Its lock may be taken again by the thread that has it: the garbage collector runs at any allocation, and what
+        # it removes may `put` something (`shared_tally`). So nothing goes through `_waiting` while it may grow.
+        self._changed = threading.Condition(threading.RLock())
         self._waiting: deque[Work] = deque(maxlen=MOST_WAITING)
         self._thread: threading.Thread | None = None
         self._ends_at: float | None = None
@@ -49,12 +50,13 @@ class WriteQueue:
             self._waiting.append(work)
             if self._thread is None:
                 self._ends_at, self._has_dropped = None, False
-                thread = threading.Thread(target=self._run, name="disco-state", daemon=True)
-                with contextlib.suppress(
+                self._thread = threading.Thread(target=self._run, name="disco-state", daemon=True)
+                try:
+                    self._thread.start()
+                except (
                     RuntimeError
-                ):  # none may start now: the next work, or `finish`, tries again
-                    thread.start()
-                    self._thread = thread
+                ):  # no thread may start now: the next work tries it again, or `finish` does the work
+                    self._thread = None
             else:
                 self._changed.notify()
 
@@ -66,11 +68,9 @@ class WriteQueue:
         with self._changed:
             thread, self._ends_at = self._thread, time.monotonic() + within_s
             self._changed.notify()
-            works = list(self._waiting) if thread is None else []
-            if works:
-                self._waiting.clear()
+            left = self._taken() if thread is None else ()
         if thread is None:
-            return not works or self._done(works)
+            return not left or self._done(left)
         thread.join(within_s + _LAST_TRY_S)
         return not (thread.is_alive() or self._has_dropped)
 
@@ -80,8 +80,8 @@ class WriteQueue:
             with self._changed:
                 if not works and not self._waiting and self._ends_at is None:
                     self._changed.wait(_IDLE_S)
-                works = [*works, *self._waiting][-MOST_WAITING:]
-                self._waiting.clear()
+                waiting = self._taken()
+                works = [*works, *waiting][-MOST_WAITING:]
                 if not works:
                     self._thread = None
                     return
@@ -93,6 +93,11 @@ class WriteQueue:
                     self._changed.wait(_AGAIN_S)
                 elif time.monotonic() >= self._ends_at:
                     works, self._has_dropped = [], True
+
+    def _taken(self) -> Sequence[Work]:
+        """Take what waits."""
+        waiting, self._waiting = self._waiting, deque(maxlen=MOST_WAITING)
+        return waiting
 
     def _done(self, works: Sequence[Work]) -> bool:
         try:

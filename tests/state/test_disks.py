@@ -46,6 +46,22 @@ def test_work_for_a_disk_that_does_not_answer_does_not_gather_without_end():
     assert done[-1] == 3 * MOST_WAITING - 1  # the newest are kept
 
 
+def test_the_garbage_collector_may_hand_in_work_while_the_queue_is_busy():
+    done: list[object] = []
+    queue = WriteQueue(lambda works: done.extend(works) is None)
+
+    def collect() -> None:
+        with queue._changed:  # as in `put` and in the thread, where an allocation may run it
+            queue.put("what is gone")  # type: ignore[arg-type] # nobody calls it
+
+    thread = threading.Thread(target=collect, daemon=True)
+    thread.start()
+    thread.join(30.0)
+    assert not thread.is_alive()
+    assert queue.finish(30.0)
+    assert done == ["what is gone"]
+
+
 def as_nobody() -> None:
     """Root may write everywhere."""
     if os.geteuid() == 0:
