@@ -37,6 +37,7 @@ from disco.state.file_faults import (
     keep_private,
     why_and_remedy,
 )
+from disco.state.new_file import make_private_file
 from disco.state.schema import check_ours, damage_of, migrate
 from disco.state.write_queue import WriteQueue
 
@@ -245,13 +246,9 @@ class Database:
             if file_at(self.path) == self._file:
                 return self._connection
             self._close_connection()  # the file was deleted, or replaced
-        self.path.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
-        if not self.path.exists():
-            with contextlib.suppress(FileExistsError):
-                os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-        file = file_at(
-            self.path
-        )  # before it is opened: where another one replaces it now, it is opened again
+        make_private_file(self.path)
+        # Before it is opened: where another one takes its place now, that one is opened at the next use.
+        file = file_at(self.path)
         # It does not wait by itself: `_run` does, for opening as for what follows.
         connection = sqlite3.connect(self.path, timeout=0.0, isolation_level=None, check_same_thread=False)
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sqlite3
 import stat
 import subprocess
@@ -301,6 +302,35 @@ def test_a_file_that_was_deleted_is_made_anew(path):
     assert kinds(database) == []
     database.write(add("b"), None)
     assert kinds(Database(path)) == ["b"]
+
+
+def test_a_file_that_was_deleted_alone_is_made_anew_though_another_program_has_it_open(path, warnings):
+    Database(path).write(add("a"), None)
+    reads, writes = os.pipe()
+
+    def child() -> None:
+        other = Database(path)
+        other.write(add("b"), None)
+        os.write(writes, b".")
+        time.sleep(600.0)  # it does not look at the file again
+
+    number = os.fork()
+    if number == 0:
+        try:
+            child()
+        finally:
+            os._exit(1)
+    try:
+        assert os.read(reads, 1) == b"."
+        path.unlink()
+        database = Database(path)
+        assert database.write(add("c"), None) is not None
+        assert kinds(database) == ["c"]
+    finally:
+        os.kill(number, signal.SIGKILL)
+        os.waitpid(number, 0)
+    assert warnings() == []
+    assert kinds(Database(path)) == ["c"]
 
 
 def test_nothing_is_lost_of_a_program_that_ends_without_closing(path):
