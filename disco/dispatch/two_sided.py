@@ -149,7 +149,7 @@ class TwoSided:
             uses = False
             starts = alone(None, server) if limited is device else alone(device, None)
         # A silence may start the limited side, too: until the answer is over, the request counts as used for that.
-        may_use = uses or (room.admits and has_data((device, server)))
+        may_use = uses or (room.admits and has_data(able))
         spend = Spend(limited.place, governor.add(tokens, used=may_use))
         used_up = frozenset[str]() if room.admits else _names_at(limited.place, able)
         return Arrangement(starts, chosen, spend=spend, used_up=used_up)
