@@ -15,7 +15,7 @@ from disco.candidate import Candidate
 from disco.cost import Phase
 from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.errors import FailureKind
-from disco.events import Delta, DeltaKind
+from disco.events import Delta, DeltaKind, Ended, Usage
 from disco.plan import Assist, Migration, Plan, Start
 from disco.playback import Pace
 from disco.request import Timeouts
@@ -154,6 +154,43 @@ def test_an_heir_with_nothing_to_add_ends_the_answer():
     assert TEXT.startswith(played.text)
 
 
+@pytest.mark.parametrize("reason", ["length", "content_filter"])
+def test_an_heir_that_may_not_write_does_not_end_the_answer_of_a_writer_that_may_come_back(reason):
+    session = session_of({"server": WRITER, "device": HEIR}, PLAN, believed=LEARNT)
+    session.start(0.0)
+    session.deltas(0, [Delta("Two words")], 0.1)
+    session.woken(session.wake_at)
+    session.ended(1, Ended(reason, Usage(20, 0)), 0.6)
+    assert session.finish_reason is None
+    assert session.migrations[0].outcome == "target_empty"
+    session.stopped(1, Usage(20, 0), 0.6)
+    session.deltas(0, [Delta(" and two more.")], 0.7)
+    session.ended(0, Ended("stop"), 0.8)
+    assert (session.finish_reason, session.transcript.text) == ("stop", "Two words and two more.")
+
+
+def test_at_the_deadline_the_reader_gets_the_word_that_an_heir_was_to_write_again():
+    clocks = Timeouts(total_s=0.5)
+    pace = Pace(tps=5.0)
+    session = session_of(
+        {"server": WRITER, "device": replace(HEIR, ttft_s=9.0)},
+        PLAN,
+        pace=pace,
+        believed=LEARNT,
+        timeouts=clocks,
+    )
+    session.start(0.0)
+    session.deltas(0, [Delta(f" word{i}") for i in range(8)], 0.1)
+    while session.wake_at < 0.5:
+        session.woken(session.wake_at)
+    assert session.migration.is_doubt
+    session.woken(0.5)
+    for number in (0, 1):
+        session.stopped(number, Usage(20, 8), 0.5)
+    assert session.finish_reason is None
+    assert session.transcript.text == "".join(f" word{i}" for i in range(8))
+
+
 def test_the_watch_hears_of_a_writer_that_lost_and_not_of_one_that_came_back():
     class Watch(list):
         def answered(self, name, *_):
@@ -228,6 +265,25 @@ def test_while_an_answer_migrates_the_move_is_the_only_one():
     _, target, heir = played.session.attempts
     assert (target.candidate.name, heir.candidate.name) == ("device", "edge")
     assert heir.started_at >= target.ended_at, "the move was given up first"
+
+
+def test_a_false_alarm_is_no_migration_that_was_given_up():
+    """After it, the answer may still try to migrate as often as without it."""
+    plan = replace(PLAN, migrations={"server": Migration("device")}, heirs=("edge",))
+    profiles = {
+        "server": replace(WRITER, fault=silent(3, 0.3)),
+        "device": replace(HEIR, ttft_s=9.0),
+        "edge": replace(HEIR, ttft_s=3.0),
+    }
+    believed = {
+        "server": {"silence_s": 0.1, "pauses": False},
+        "device": {"overhead_s": 0.05},
+        "edge": {"overhead_s": 0.2},
+    }
+    costs = {"server": 1e-3, "device": 1e-9, "edge": 1e-3}
+    played = play(profiles, plan, costs=costs, pace=Pace(tps=30.0), believed=believed)
+    check(played)
+    assert [m.reason for m in played.session.migrations] == ["silence", "cost", "cost"]
 
 
 # ---------------------------------------------------------------------- before the first word
