@@ -2,9 +2,8 @@
 
 As a budget runs low, the rest is kept for the uses that need it most. With less than `FOR_HEDGES` of a limit left, no
 attempt starts on a limited endpoint in addition to another attempt (not because another one is silent, either), and no
-answer moves there. With less than
-`FOR_ANSWERS` left, answers start there only where no other endpoint may serve them. The rest is then for these
-answers, and for failover.
+answer moves there. With less than `FOR_ANSWERS` left, answers start there only where no other endpoint may serve them.
+The rest is then for these answers, and for failover.
 
 A plan does not decide whether an attempt may start; the reservation at the start does (`cost.budget_reservation`).
 Other answers may have used up the budget between the plan and the start.

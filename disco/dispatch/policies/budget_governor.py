@@ -24,8 +24,8 @@ all tokens of the window plus its longest prompt. **Nothing less is enough:** if
 most. So plans follow the room before that: with little room left, a policy plans with less than its budget, with much
 room, with more (`level_at`). Then few requests are refused, and what one request was refused is not lost to the next.
 
-The promise covers what a policy starts. An endpoint that takes over after a failure, or writes while a model is loaded,
-is counted, and never refused.
+The promise covers what a policy starts, and what starts because an endpoint is silent. An endpoint that takes over
+after a failure, or writes while a model is loaded, is counted, and never refused.
 """
 
 from __future__ import annotations
