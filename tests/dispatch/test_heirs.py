@@ -70,8 +70,17 @@ def test_in_a_cascade_only_the_same_tier_is_an_heir():
     assert plan_of(dispatcher("cascade"), candidates=tiers).heirs == ("device",)
 
 
-@pytest.mark.parametrize(("left", "heirs"), [(1.0, ("device", "server")), (0.2, ("device",))])
-def test_where_an_absolute_budget_is_low_nothing_that_it_counts_is_an_heir(left, heirs):
+@pytest.mark.parametrize(
+    ("left", "known", "heirs"),
+    [
+        (1.0, ("server",), ("device", "server")),
+        (0.2, ("server",), ("device",)),
+        (1.0, (), ("device",)),  # as any hedge there, see docs/budgets.md
+    ],
+)
+def test_where_an_absolute_budget_is_low_or_the_ttft_unknown_nothing_that_it_counts_is_an_heir(
+    left, known, heirs
+):
     limiter, limit = BudgetLimiter(), Limit("server_tokens", "server", "tokens", 10_000, 60.0)
     payers = {c.name: (Payer(c.name, c.place, c.rates),) for c in (DEVICE, SERVER)}
     reservation = BudgetReservation(limiter, (limit,), payers, 100, max_tokens=20)
@@ -81,7 +90,7 @@ def test_where_an_absolute_budget_is_low_nothing_that_it_counts_is_an_heir(left,
         reservation.settle(0, used, reported=True, now=0.0)
     plan = Plan((Start("device"),), ("server",), heirs=("device", "server"))
     by_name = {c.name: c for c in ALL}
-    cut = within_budget(plan, by_name, reservation, 1.0, known=("server",), prompt_tokens=100)
+    cut = within_budget(plan, by_name, reservation, 1.0, known=known, prompt_tokens=100)
     assert cut.heirs == heirs
 
 
