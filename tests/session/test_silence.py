@@ -148,6 +148,22 @@ def test_where_both_fail_the_answer_is_still_whole(order):
     assert played.session.attempts[-1].candidate.name == "edge"
 
 
+def test_who_took_over_from_a_failed_writer_gets_an_heir_as_well():
+    profiles = {
+        "server": replace(WRITER, fault=Fault(20, kind=FailureKind.SERVER)),
+        "device": replace(HEIR, fault=silent(10)),
+        "edge": HEIR,
+    }
+    plan = replace(PLAN, fallbacks=("device", "edge"), heirs=("device", "edge"))
+    played = play(profiles, plan, believed=LEARNT)
+    check(played)
+    assert (played.text, [a.role.value for a in played.session.attempts]) == (
+        TEXT,
+        ["starter", "takeover", "heir"],
+    )
+    assert longest_gap_s(played) == pytest.approx(0.2 + 0.3, abs=0.05)
+
+
 def test_an_heir_with_nothing_to_add_ends_the_answer():
     played, _ = run(silent(79), heir=replace(HEIR, answer="".join(TEXT.rpartition(" ")[:1])))
     assert (played.finished, played.session.attempts[1].outcome) == ("stop", AttemptOutcome.FINISHED)
