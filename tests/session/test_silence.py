@@ -164,6 +164,22 @@ def test_who_took_over_from_a_failed_writer_gets_an_heir_as_well():
     assert longest_gap_s(played) == pytest.approx(0.2 + 0.3, abs=0.05)
 
 
+@pytest.mark.parametrize("kind", [None, FailureKind.SERVER])
+def test_an_heir_that_failed_at_the_seam_is_asked_once_more_whether_or_not_the_writer_has_failed(kind):
+    profiles = {
+        "server": replace(WRITER, fault=Fault(20, silence_s=2.0 if kind is None else 0.4, kind=kind)),
+        "device": replace(HEIR, seam="restarts"),
+        "edge": HEIR,
+    }
+    plan = replace(PLAN, fallbacks=("device", "edge"), heirs=("device",))
+    played = play(profiles, plan, believed=LEARNT)
+    check(played)
+    assert (played.text, played.finished) == (TEXT, "stop")
+    tried = [(a.candidate.name, a.role.value) for a in played.session.attempts]
+    asked = [("server", "starter"), ("device", "heir"), ("device", "heir")]
+    assert tried == (asked if kind is None else [*asked, ("edge", "takeover")])
+
+
 def test_an_heir_with_nothing_to_add_ends_the_answer():
     played, _ = run(silent(79), heir=replace(HEIR, answer="".join(TEXT.rpartition(" ")[:1])))
     assert (played.finished, played.session.attempts[1].outcome) == ("stop", AttemptOutcome.FINISHED)

@@ -74,11 +74,11 @@ class FailoverControl:
         if migration.is_target(state):
             if rise is not None and rise.standing is not None:
                 return self.after_rise(failure, now, out, None if again is None else (state.candidate, again))
+            if again is not None and migration.is_doubt:
+                migration.ask_again(self._attempts.open(name, state.role, again, now, out))
+                return True
             if migration.source.active:
-                if again is not None and migration.is_doubt:
-                    migration.ask_again(self._attempts.open(name, state.role, again, now, out))
-                else:
-                    migration.abandon("target_failed", now, out)
+                migration.abandon("target_failed", now, out)
                 return True
             if migration.is_doubt:
                 migration.put_back(now)
