@@ -14,7 +14,7 @@ from session.plays import check, play, session_of
 from disco.candidate import Candidate
 from disco.cost import Phase
 from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
-from disco.errors import FailureKind
+from disco.errors import AnswerTimeoutError, FailureKind
 from disco.events import Delta, DeltaKind, Ended, Usage
 from disco.plan import Assist, Migration, Plan, Start
 from disco.playback import Pace
@@ -178,6 +178,13 @@ def test_an_heir_that_failed_at_the_seam_is_asked_once_more_whether_or_not_the_w
     tried = [(a.candidate.name, a.role.value) for a in played.session.attempts]
     asked = [("server", "starter"), ("device", "heir"), ("device", "heir")]
     assert tried == (asked if kind is None else [*asked, ("edge", "takeover")])
+
+
+def test_the_failure_of_an_heir_does_not_hide_a_missed_deadline():
+    heir = replace(HEIR, fault=Fault(0, kind=FailureKind.SERVER))
+    played, _ = run(silent(20), heir=heir, timeouts=Timeouts(total_s=3.0))
+    assert played.session.attempts[1].failure is FailureKind.SERVER
+    assert isinstance(played.error, AnswerTimeoutError)
 
 
 def test_an_heir_with_nothing_to_add_ends_the_answer():

@@ -34,7 +34,8 @@ class FailoverControl:
 
     Attributes:
         error: the error of the first failure; the answer fails with it if no endpoint can go on.
-        made_up_for: whether an attempt has written its first content since the last failure.
+        made_up_for: whether the last failure is no reason for a missed deadline: an attempt has written its first
+            content since, or only the target of a migration failed, and its source goes on.
         failures: which endpoints have failed.
         is_cut: whether a writer had to stop because it had used up its allowance.
         rise: the verdicts on the answer; None where no answer is judged.
@@ -79,6 +80,7 @@ class FailoverControl:
                 return True
             if migration.source.active:
                 migration.abandon("target_failed", now, out)
+                self.made_up_for = True  # the source, which has written, goes on
                 return True
             if migration.is_doubt:
                 migration.put_back(now)
