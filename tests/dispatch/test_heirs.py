@@ -121,6 +121,33 @@ def test_whatever_is_hedged_every_window_keeps_the_policys_budget_plus_one_promp
         assert sum(used[end - 200 : end]) <= budget * asked.sum() + asked.max()
 
 
+def test_of_answers_at_the_same_time_one_may_have_an_heir_that_the_policy_did_not_start():
+    of = dispatcher("length_threshold", 0.3, holds_budget=True)
+    first, *others = [plan_of(of, 20) for _ in range(4)]
+    assert all([s.endpoint for s in plan.starts] == ["device"] for plan in (first, *others))
+    assert [p.heirs for p in (first, *others)] == [("device", "server", "backup"), *[("device",)] * 3]
+    of.settle(others[0].spend, {"device"})
+    assert plan_of(of, 20).heirs == ("device",)
+    of.settle(first.spend, {"device"})
+    assert plan_of(of, 20).heirs == ("device", "server", "backup")
+    # An answer whose end is never told does not keep it from others for ever.
+    assert any("server" in plan_of(of, 20).heirs for _ in range(201))
+
+
+@pytest.mark.parametrize("at_once", [0, 5, 50])
+def test_what_silences_may_start_leaves_the_policy_its_budget(at_once):
+    """The share of prompt tokens that the server reads, without any silence."""
+    of, running, tokens, used = dispatcher("length_threshold", 0.3, holds_budget=True), [], 0, 0
+    for prompt in np.random.default_rng(1).choice(PROMPTS, 600).tolist():
+        plan = plan_of(of, prompt)
+        places = {"device" if s.endpoint == "device" else "server" for s in plan.starts}
+        running.append((plan.spend, places))
+        if len(running) > at_once:
+            of.settle(*running.pop(0))
+        tokens, used = tokens + prompt, used + prompt * ("server" in places)
+    assert used / tokens == pytest.approx(0.28, abs=0.03)
+
+
 def test_what_has_used_up_its_budget_is_no_heir_until_there_is_room_again():
     of = dispatcher("length_threshold", 0.3, holds_budget=True)
     plans = []

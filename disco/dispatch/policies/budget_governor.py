@@ -130,6 +130,10 @@ class BudgetGovernor:
         if self._at <= row < self._tokens.size:
             self._net[row] = self._tokens[row] * (used - self._budget)
 
+    def counts(self, ticket: int) -> bool:
+        """Whether a request is still among the newest `window` ones."""
+        return self._ticket - ticket < self._window
+
     def _make_room(self) -> None:
         if self._at == 0:
             kept = self._window
