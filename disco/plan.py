@@ -245,8 +245,13 @@ class Plan:
     spend: Spend | None = None
 
     def loading(self, candidates: Mapping[str, Candidate]) -> list[str]:
-        """Return the endpoints named here whose models are to be loaded from the request on."""
-        named = [*(start.endpoint for start in self.starts), *self.fallbacks]
+        """Return the endpoints named here whose models are to be loaded from the request on.
+
+        Not of those that cool down, perhaps because their model cannot be loaded, or are spared, unless they start.
+        """
+        last = {rest.endpoint for rest in self.deprioritised}
+        named = [start.endpoint for start in self.starts]
+        named += [name for name in self.fallbacks if name not in last]
         named += [migration.target for migration in self.migrations.values()]
         return [
             name for name in dict.fromkeys(named) if candidates[name].loads and candidates[name].load_s > 0

@@ -15,7 +15,7 @@ from disco.dispatch.policies.policy_registry import ASSIST, CASCADE
 from disco.dispatch.power.power_rule import spared_by, with_offline
 from disco.dispatch.within_budget import within_budget
 from disco.endpoints.contract import Endpoint
-from disco.errors import ConfigurationError
+from disco.errors import BudgetExceededError, ConfigurationError
 from disco.plan import Plan, Power
 from disco.playback import Pace, Playback
 from disco.refine import Refined, refine
@@ -175,15 +175,19 @@ def prepare(
     if refined is not None and plan.assist is not None and plan.assist.heir_tokens is not None:
         request = replace(request, refined=refined.messages)
     if view.reservation is not None:
-        plan = within_budget(
-            plan,
-            by_name,
-            view.reservation,
-            view.now,
-            known=view.known,
-            prompt_tokens=features.prompt_tokens,
-            urgent=options.budget_class == "urgent",
-        )
+        try:
+            plan = within_budget(
+                plan,
+                by_name,
+                view.reservation,
+                view.now,
+                known=view.known,
+                prompt_tokens=features.prompt_tokens,
+                urgent=options.budget_class == "urgent",
+            )
+        except BudgetExceededError:
+            view.dispatcher.settle(plan.spend, ())
+            raise
     is_text = is_judgeable(request, features)
     plan, judge = view.judging.judged(
         plan, request, preset, options, view.model_of, is_text=is_text, streams=features.stream

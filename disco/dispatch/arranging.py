@@ -34,7 +34,7 @@ class Arrangement:
         assist: how the answer is divided between a writer and its heir, which are the two starts; None: it is not.
         undivided: why it is not, under the policy "assist" (`dispatch.assist.Undivided`); None under any other policy.
         spend: the request in the policy's budget; None: it is not counted.
-        used_up: names of the endpoints whose budget has no room for this request: none of them starts on a silence.
+        used_up: names of the endpoints whose budget keeps no room for this request: none of them starts on a silence.
     """
 
     starts: tuple[Start, ...]

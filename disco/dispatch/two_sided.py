@@ -42,8 +42,8 @@ class TwoSided:
     `rng` is used only to break ties in the budget's rounding, and by the policy "random".
     """
 
-    # Mutable: _lengths, _ttft (through refit), _policies and _governors (filled on first use), _prices,
-    # _server_constrained.
+    # Mutable: _lengths, _ttft (through refit), _policies and _governors (filled on first use), _reserved,
+    # _prices, _server_constrained.
     __slots__ = (
         "_given",
         "_governors",
@@ -51,6 +51,7 @@ class TwoSided:
         "_lengths",
         "_policies",
         "_prices",
+        "_reserved",
         "_rng",
         "_section",
         "_server_constrained",
@@ -85,6 +86,8 @@ class TwoSided:
         self._given = policy
         self._holds_budget = holds_budget
         self._governors: dict[Place, BudgetGovernor] = {}
+        # By side, the ticket of the open request that counts as used only because a silence may start that side.
+        self._reserved: dict[Place, int] = {}
         self._policies: dict[tuple[str, bool, float], Policy] = {}
         # The regime of the latest pair, kept because the next pair nearly always has the same prices.
         self._prices: tuple[Rates, Rates] | None = None
@@ -125,6 +128,8 @@ class TwoSided:
         """Say whether the side that the budget limits worked on a request whose arrangement has this `spend`."""
         if (governor := self._governors.get(spend.place)) is not None:
             governor.settle(spend.ticket, used=used)
+        if self._reserved.get(spend.place) == spend.ticket:
+            del self._reserved[spend.place]
 
     def _within_budget(
         self, features: Features, able: Sequence[Candidate], device: Candidate, server: Candidate
@@ -148,11 +153,16 @@ class TwoSided:
         if uses and not room.admits:
             uses = False
             starts = alone(None, server) if limited is device else alone(device, None)
-        # A silence may start the limited side, too: until the answer is over, the request counts as used for that.
-        may_use = uses or (room.admits and has_data((device, server)))
-        spend = Spend(limited.place, governor.add(tokens, used=may_use))
-        used_up = frozenset[str]() if room.admits else _names_at(limited.place, able)
-        return Arrangement(starts, chosen, spend=spend, used_up=used_up)
+        # A silence may start the limited side, too: until the answer is over, the request counts as used for that. One
+        # request at a time may do so: silences are rare, and many such requests would leave no room to the policy.
+        reserved = self._reserved.get(limited.place)
+        is_free = reserved is None or not governor.counts(reserved)
+        reserves = is_free and room.admits and not uses and has_data(able)
+        ticket = governor.add(tokens, used=uses or reserves)
+        if reserves:
+            self._reserved[limited.place] = ticket
+        used_up = frozenset[str]() if uses or reserves else _names_at(limited.place, able)
+        return Arrangement(starts, chosen, spend=Spend(limited.place, ticket), used_up=used_up)
 
     def limited(self, able: Sequence[Candidate]) -> frozenset[str]:
         """Return the names of the side that the policy's budget limits; empty without a budget or a second side."""

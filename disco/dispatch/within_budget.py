@@ -2,9 +2,8 @@
 
 As a budget runs low, the rest is kept for the uses that need it most. With less than `FOR_HEDGES` of a limit left, no
 attempt starts on a limited endpoint in addition to another attempt (not because another one is silent, either), and no
-answer moves there. With less than
-`FOR_ANSWERS` left, answers start there only where no other endpoint may serve them. The rest is then for these
-answers, and for failover.
+answer moves there. With less than `FOR_ANSWERS` left, answers start there only where no other endpoint may serve them.
+The rest is then for these answers, and for failover.
 
 A plan does not decide whether an attempt may start; the reservation at the start does (`cost.budget_reservation`).
 Other answers may have used up the budget between the plan and the start.
@@ -44,8 +43,8 @@ def within_budget(
         reservation: the request's budget reservation.
         now: the time on the session's clock, s.
         known: names of endpoints whose TTFT is known. A limited endpoint that is not among them is not started as a
-            hedge. Where it would have started in a race, it starts alone, and the others join once it is slow; so its
-            TTFT becomes known.
+            hedge, nor because another one is silent. Where it would have started in a race, it starts alone, and the
+            others join once it is slow; so its TTFT becomes known.
         prompt_tokens: length of the prompt, estimated.
         urgent: use what is left of the budget without keeping a part of it; never more than that.
 
@@ -105,7 +104,8 @@ def within_budget(
             moves[source] = move
         else:
             cuts.append(BudgetCut(move.target, "move", "low" if move.target in affordable else "spent"))
-    heirs = tuple([n for n in plan.heirs if n not in limited or (n in affordable and share[n] >= FOR_HEDGES)])
+    hedges = {n for n in limited & affordable if n in known and share[n] >= FOR_HEDGES}
+    heirs = tuple([n for n in plan.heirs if n not in limited or n in hedges])
     if not cuts:
         return plan if heirs == plan.heirs else replace(plan, heirs=heirs)
     starting = {s.endpoint for s in starts}

@@ -79,6 +79,8 @@ class Ending:
                     f"The answer was not complete after {clocks.total_s:g} s (timeouts.total_s, or the request's "
                     "deadline_s)."
                 )
+            if self._migration.is_doubt:  # the heir will not write the last word again
+                self._migration.put_back(now)
             self._end(None, AttemptOutcome.FAILED, now, out)
             return
         for state in deadlines.due([a for a in self._attempts.states if a.active], now):

@@ -255,6 +255,8 @@ class Session:
         """Release the text that is due, close the session once everything is over, and set `wake_at`."""
         if self._attempts.refused:
             self.ending.unless(self._failover.turn_back(now, out), now, out)
+            if self.silence is not None:
+                self.silence.note(now)
         ending = self.ending
         if not ending.cancelled and (self._streams or ending.ended):
             deltas = self.transcript.release(now)

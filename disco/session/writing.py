@@ -74,7 +74,7 @@ class Writing:
             self._ending.unless(self._failover.cut_off(state, now, out), now, out)
         elif migration.is_target(state):
             # The target has nothing to add at the cut. A source that still writes goes on instead; for one that is
-            # silent, this is the answer's end.
+            # silent, this is the answer's end, unless the target was not allowed to write.
             state.ended_at = now
             if self.rise is not None and self.rise.standing is not None:
                 self._attempts.leave(state, AttemptOutcome.LOST, now)
@@ -84,7 +84,7 @@ class Writing:
                 )
                 failure = EndpointFailure(FailureKind.INCOMPLETE, error)
                 self._ending.unless(self._failover.after_rise(failure, now, out), now, out)
-            elif migration.source.active and not migration.is_doubt:
+            elif migration.source.active and not (migration.is_doubt and ended.finish_reason == "stop"):
                 migration.abandon("target_empty", now, out)
             else:
                 if self.silence is not None and migration.is_doubt:

@@ -12,6 +12,7 @@ from scripted_server import chunk, sse, usage
 
 from disco import AsyncDisco, Disco
 from disco.dispatch import Preset
+from disco.dispatch.two_sided import TwoSided
 from disco.errors import BudgetExceededError, ConfigurationError
 
 pytestmark = pytest.mark.anyio
@@ -122,6 +123,23 @@ async def test_another_policy_or_a_copy_does_not_get_around_the_clients_budget()
         assert (await create(one.with_options(timeout=5.0))).route.winner == "device"
     assert [(w.endpoint, w.what, w.why) for w in answer.route.budget_cuts] == [("server", "start", "spent")]
     assert server.requests == []
+
+
+async def test_a_request_that_is_refused_takes_no_room_in_the_policys_budget(monkeypatch):
+    """The limits of both sides are used up, so nothing starts on the second request."""
+    settled = []
+    monkeypatch.setattr(TwoSided, "settle", lambda _, spend, *, used: settled.append((spend.ticket, used)))
+    budget = {"server_tokens": 300, "device_tokens": 300, "window_s": 86_400}
+    one = client(
+        MemoryServer(reply(40)), local=here(), budget=budget, policy=preset("length_threshold", budget=0.5)
+    )
+    async with one:
+        with pytest.raises(BudgetExceededError):  # noqa: PT012
+            while True:
+                await create(one, max_tokens=40)
+    *answered, refused = settled
+    assert answered
+    assert refused == (len(settled), False)
 
 
 async def test_money_needs_a_price():

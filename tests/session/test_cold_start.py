@@ -22,7 +22,7 @@ from disco.endpoints.contract import Capabilities
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
-from disco.plan import Migration, Plan, Start
+from disco.plan import CoolDown, Migration, Plan, Start
 from disco.playback import Pace
 from disco.profiles import Empirical, Lengths, Rolling
 from disco.rates import Rates
@@ -192,6 +192,22 @@ def test_the_plan_of_a_cold_start(policy, joins):
     assert [start.endpoint for start in local.starts] == ["device"]
 
 
+def test_a_model_that_is_spared_or_cools_down_is_not_loaded_before_it_is_needed():
+    known = {"lengths": Lengths.from_samples([100]), "ttft": Empirical.from_samples([0.5])}
+    one = Dispatcher(Preset(dispatch={"policy": "server_only"}), **known, rng=np.random.default_rng(0))
+    both = {"device": COLD, "cloud": CLOUD}
+    assert one.plan(Features(20), [COLD, CLOUD], {}).loading(both) == ["device"]
+    for away in (
+        {"spared": {"device": CoolDown("device", "low")}},
+        {"resting": {"device": CoolDown("device", "failures")}},
+    ):
+        plan = one.plan(Features(20), [COLD, CLOUD], {}, **away)
+        assert plan.fallbacks == ("device",)
+        assert plan.loading(both) == []
+        local = one.plan(Features(20, reach="device"), [COLD, CLOUD], {}, **away)
+        assert local.loading(both) == ["device"]
+
+
 def test_what_is_left_of_loading_and_what_is_learnt():
     known = EndpointStatistics(
         ttft=Rolling(prior=Empirical.from_samples([0.5]), prior_weight=1.0), load_s=4.0
@@ -214,9 +230,15 @@ def test_what_is_left_of_loading_and_what_is_learnt():
 async def test_the_real_model_loads_while_the_server_writes(isolation, monkeypatch):
     """The whole answer comes while the model is held up in its loading; the loop goes on."""
     gate, name = threading.Event(), "_load_here" if isolation == "thread" else "_load_apart"
-    load = getattr(LlamaCppEndpoint, name)
+    load, begun = getattr(LlamaCppEndpoint, name), threading.Event()
+
+    class Server(MemoryServer):
+        async def handle_async_request(self, request):
+            assert await anyio.to_thread.run_sync(begun.wait, 60.0), "the model was not loaded"
+            return await super().handle_async_request(request)
 
     def held_up(endpoint, keep_loading):
+        begun.set()
         while keep_loading() and not gate.wait(0.01):
             pass
         return load(endpoint, keep_loading)
@@ -225,7 +247,7 @@ async def test_the_real_model_loads_while_the_server_writes(isolation, monkeypat
     device = LlamaCppEndpoint(name="device", context_tokens=512, threads=1, isolation=isolation)
     chosen = preset("length_threshold", budget=0.0)
     try:
-        async with client(MemoryServer(spoken(WORDS)), local=device, preset=chosen) as one:
+        async with client(Server(spoken(WORDS)), local=device, preset=chosen) as one:
             first = await ask(one)
             assert (first.text, first.route.winner) == ("".join(WORDS), "server")
             able = device.capabilities()

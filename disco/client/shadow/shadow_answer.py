@@ -149,15 +149,19 @@ class ShadowAnswer:
             spared=moment.spared,
         )
         if reservation is not None:
-            plan = within_budget(
-                plan,
-                {c.name: c for c in moment.candidates},
-                reservation,
-                view.now,
-                known=view.known,
-                prompt_tokens=features.prompt_tokens,
-                urgent=options.budget_class == "urgent",
-            )
+            try:
+                plan = within_budget(
+                    plan,
+                    {c.name: c for c in moment.candidates},
+                    reservation,
+                    view.now,
+                    known=view.known,
+                    prompt_tokens=features.prompt_tokens,
+                    urgent=options.budget_class == "urgent",
+                )
+            except BudgetExceededError:
+                moment.dispatcher.settle(plan.spend, ())
+                raise
         is_text = is_judgeable(request, features)
         plan, _ = view.judging.judged(
             plan, request, preset, options, view.model_of, is_text=is_text, streams=features.stream

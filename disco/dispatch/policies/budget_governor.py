@@ -24,8 +24,8 @@ all tokens of the window plus its longest prompt. **Nothing less is enough:** if
 most. So plans follow the room before that: with little room left, a policy plans with less than its budget, with much
 room, with more (`level_at`). Then few requests are refused, and what one request was refused is not lost to the next.
 
-The promise covers what a policy starts. An endpoint that takes over after a failure, or writes while a model is loaded,
-is counted, and never refused.
+The promise covers what a policy starts, and what starts because an endpoint is silent. An endpoint that takes over
+after a failure, or writes while a model is loaded, is counted, and never refused.
 """
 
 from __future__ import annotations
@@ -129,6 +129,10 @@ class BudgetGovernor:
         row = self._at + self._ticket - ticket
         if self._at <= row < self._tokens.size:
             self._net[row] = self._tokens[row] * (used - self._budget)
+
+    def counts(self, ticket: int) -> bool:
+        """Whether a request is still among the newest `window` ones."""
+        return self._ticket - ticket < self._window
 
     def _make_room(self) -> None:
         if self._at == 0:

@@ -4,7 +4,8 @@ These functions do what `Session.deltas` and `Session.woken` would do packet by 
 packets in advance. `flow` takes them one by one. `take_stretch` takes many at once, if the text and the times of an
 attempt are known. A migration that is only considered does not end a stretch: the rule is asked at the same times as in
 a live client, and the session handles the first packet at which the rule's verdict would change anything. Both leave
-a session in the same state as packet by packet, to the last bit.
+a session in the same state as packet by packet, to the last bit; but for `AttemptState.longest_gap_s`, which nothing
+in replay reads.
 """
 
 from __future__ import annotations

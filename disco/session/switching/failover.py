@@ -34,7 +34,8 @@ class FailoverControl:
 
     Attributes:
         error: the error of the first failure; the answer fails with it if no endpoint can go on.
-        made_up_for: whether an attempt has written its first content since the last failure.
+        made_up_for: whether the last failure is no reason for a missed deadline: an attempt has written its first
+            content since, or only the target of a migration failed, and its source goes on.
         failures: which endpoints have failed.
         is_cut: whether a writer had to stop because it had used up its allowance.
         rise: the verdicts on the answer; None where no answer is judged.
@@ -74,11 +75,12 @@ class FailoverControl:
         if migration.is_target(state):
             if rise is not None and rise.standing is not None:
                 return self.after_rise(failure, now, out, None if again is None else (state.candidate, again))
+            if again is not None and migration.is_doubt:
+                migration.ask_again(self._attempts.open(name, state.role, again, now, out))
+                return True
             if migration.source.active:
-                if again is not None and migration.is_doubt:
-                    migration.ask_again(self._attempts.open(name, state.role, again, now, out))
-                else:
-                    migration.abandon("target_failed", now, out)
+                migration.abandon("target_failed", now, out)
+                self.made_up_for = True  # the source, which has written, goes on
                 return True
             if migration.is_doubt:
                 migration.put_back(now)

@@ -375,7 +375,7 @@ class MigrationControl:
         self._lateness *= self._config.margin if moving.paused else 2
         self._rules.clear()
         self._reconsider_at = now + RECONSIDER_S
-        given_up = sum(1 for h in self.migrations if h.source == source.number)
+        given_up = sum(1 for h in self.migrations if h.source == source.number and not h.is_doubt)
         if (
             given_up >= (_MOST_PAUSED if moving.paused else _MOST_GIVEN_UP)
             or target.candidate.name in self._failed

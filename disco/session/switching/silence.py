@@ -38,7 +38,7 @@ class SilenceControl:
         self._parts, self._plan, self._config = parts, parts.plan, parts.config
         self._attempts, self._transcript = parts.attempts, parts.transcript
         self._migration, self._race, self._failover = parts.migration, parts.race, failover
-        self._seen: tuple[AttemptState | None, RunningMigration | None] = None, None
+        self._seen: tuple[AttemptState | None, float | None, RunningMigration | None] = None, None, None
         self._false_alarms = 0
         self._heirs = 0
         self._not_before = -inf
@@ -47,14 +47,20 @@ class SilenceControl:
 
     def note(self, now: float) -> None:
         """Compute `next_at` again: an attempt has started, failed, ended or left its queue."""
-        self._seen = self._transcript.writer, self._migration.moving
+        writer = self._transcript.writer
+        self._seen = writer, None if writer is None else writer.first_content_at, self._migration.moving
         due = self._due(now)
         self.next_at = inf if due is None else max(due[0], self._not_before)
 
     def wakes_at(self, now: float) -> float:
-        """Return `next_at`, computed again where there is another writer, or where a migration began or ended."""
-        writer, moving = self._seen
-        if writer is not self._transcript.writer or moving is not self._migration.moving:
+        """Return `next_at`, computed again where another writer writes, or where a migration began or ended.
+
+        An attempt that takes over is the writer before it writes.
+        """
+        seen, spoke_at, moving = self._seen
+        writer = self._transcript.writer
+        is_other = writer is not seen or moving is not self._migration.moving
+        if is_other or (writer is not None and writer.first_content_at is not spoke_at):
             self.note(now)
         return self.next_at
 
