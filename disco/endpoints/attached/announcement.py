@@ -174,7 +174,8 @@ def _prepare(folder: Path) -> None:
     Raises:
         OSError: it cannot be made, or is open to others.
     """
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # `parents` would leave it open to others
+    folder.mkdir(exist_ok=True, mode=0o700)
     if not _is_closed(folder.lstat(), stat.S_ISDIR):
         raise PermissionError("it is open to other users, or another user's")
     for file in folder.glob("*.json"):
