@@ -46,11 +46,12 @@ async def ask(client: AsyncDisco, model: str, label: str, *, local_only: bool = 
         extra_body={"disco": {"local_only": local_only}},
     )
     route = answer.route
-    device = next(e for e in route.endpoints if e.place == "device")
+    device, power = next(e for e in route.endpoints if e.place == "device"), route.power
+    assert power is not None  # readings were given
     print(
         f"{label:28} {route.winner:7}"
-        f" holds: {', '.join(route.power.conditions) or 'nothing'};"
-        f" spared: {route.power.spared or 'nothing'};"
+        f" holds: {', '.join(power.conditions) or 'nothing'};"
+        f" spared: {power.spared or 'nothing'};"
         f" a device token counts {device.cost_out * 1e6:.3g} USD/M"
     )
 
