@@ -50,8 +50,7 @@ async def ask(client: AsyncDisco, model: str, label: str, *, local_only: bool = 
     assert power is not None  # readings were given
     print(
         f"{label:28} {route.winner:7}"
-        f" holds: {', '.join(power.conditions) or 'nothing'};"
-        f" spared: {power.spared or 'nothing'};"
+        f" holds: {', '.join(power.conditions) or 'nothing'}; spared: {power.spared or 'nothing'};"
         f" a device token counts {device.cost_out * 1e6:.3g} USD/M"
     )
 
