@@ -76,8 +76,9 @@ async def test_an_answer_is_the_servers_own_and_the_device_goes_on_from_a_killed
             answers: list[Any] = []
 
             async def ask() -> None:
+                long = {**PARAMS, "max_tokens": 96}  # so long that it is not over before the server is killed
                 answers.append(
-                    await made.chat.completions.create(**PARAMS, temperature=0.0, extra_body=stays())
+                    await made.chat.completions.create(**long, temperature=0.0, extra_body=stays())
                 )
 
             group.start_soon(ask)
