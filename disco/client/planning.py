@@ -26,6 +26,7 @@ from disco.session.switching.answer_lengths import AnswerLengths
 __all__ = [
     "PlannedAnswer",
     "PlanningView",
+    "as_affordable",
     "as_asked",
     "is_judgeable",
     "pace_of",
@@ -174,20 +175,7 @@ def prepare(
         plan = replace(plan, power=with_offline(view.power, view.offline))
     if refined is not None and plan.assist is not None and plan.assist.heir_tokens is not None:
         request = replace(request, refined=refined.messages)
-    if view.reservation is not None:
-        try:
-            plan = within_budget(
-                plan,
-                by_name,
-                view.reservation,
-                view.now,
-                known=view.known,
-                prompt_tokens=features.prompt_tokens,
-                urgent=options.budget_class == "urgent",
-            )
-        except BudgetExceededError:
-            view.dispatcher.settle(plan.spend, ())
-            raise
+    plan = as_affordable(plan, view.dispatcher, by_name, view.reservation, features, options, view)
     is_text = is_judgeable(request, features)
     plan, judge = view.judging.judged(
         plan, request, preset, options, view.model_of, is_text=is_text, streams=features.stream
@@ -221,6 +209,46 @@ def prepare(
         view.judging.agreement(plan, preset, options, view.model_of),
     )
     return PlannedAnswer(request, plan, session)
+
+
+def as_affordable(
+    plan: Plan,
+    dispatcher: Dispatcher,
+    candidates: Mapping[str, Candidate],
+    reservation: BudgetReservation | None,
+    features: Features,
+    options: RequestOptions,
+    view: PlanningView,
+) -> Plan:
+    """Return a plan without what the absolute budgets do not cover. What they refuse takes no room in the policy's.
+
+    Args:
+        plan: what `dispatcher` made of the request.
+        dispatcher: the one of the preset that the request is planned under.
+        candidates: by name, with the rates of that preset.
+        reservation: the request's access to that preset's budgets; None: there are none.
+        features: the request's.
+        options: the request's.
+        view: what is known, and when.
+
+    Raises:
+        BudgetExceededError: the budgets have nothing left for the only endpoints that may serve the request.
+    """
+    if reservation is None:
+        return plan
+    try:
+        return within_budget(
+            plan,
+            candidates,
+            reservation,
+            view.now,
+            known=view.known,
+            prompt_tokens=features.prompt_tokens,
+            urgent=options.budget_class == "urgent",
+        )
+    except BudgetExceededError:
+        dispatcher.settle(plan.spend, ())
+        raise
 
 
 def is_judgeable(request: Request, features: Features) -> bool:

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from disco.candidate import Candidate, Reach
 from disco.client.answer_judging import DEFAULT_TASK
-from disco.client.planning import PlanningView, as_asked, is_judgeable, pace_of
+from disco.client.planning import PlanningView, as_affordable, as_asked, is_judgeable, pace_of
 from disco.client.request_options import RequestOptions
 from disco.client.shadow.shadow_estimate import ShadowEstimate, estimate
 from disco.cost import Ledger
 from disco.cost.budget_reservation import BudgetReservation
 from disco.cost.token_bounds import most_prompt_tokens
 from disco.dispatch import Dispatcher, Features
-from disco.dispatch.within_budget import within_budget
 from disco.errors import BudgetExceededError, DiscoError
 from disco.plan import CoolDown, Plan
 from disco.request import Prefix, Request
@@ -148,20 +147,8 @@ class ShadowAnswer:
             probing=moment.probing,
             spared=moment.spared,
         )
-        if reservation is not None:
-            try:
-                plan = within_budget(
-                    plan,
-                    {c.name: c for c in moment.candidates},
-                    reservation,
-                    view.now,
-                    known=view.known,
-                    prompt_tokens=features.prompt_tokens,
-                    urgent=options.budget_class == "urgent",
-                )
-            except BudgetExceededError:
-                moment.dispatcher.settle(plan.spend, ())
-                raise
+        by_name = {c.name: c for c in moment.candidates}
+        plan = as_affordable(plan, moment.dispatcher, by_name, reservation, features, options, view)
         is_text = is_judgeable(request, features)
         plan, _ = view.judging.judged(
             plan, request, preset, options, view.model_of, is_text=is_text, streams=features.stream
