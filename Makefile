@@ -24,7 +24,7 @@ help:
 	@echo "make test-frameworks  run the tests with LangChain, pydantic-ai, instructor, the Agents SDK, LiteLLM, Langfuse, OpenTelemetry"
 	@echo "make test-sdk   run openai's own tests with disco's classes (SDK_TESTS=folder: of a checkout; SDK_FILES=...: some)"
 	@echo "make lint       run ruff and mypy, as CI does"
-	@echo "make bench      run the benchmarks of docs/performance.md"
+	@echo "make bench      run the benchmarks of docs/results/performance.md"
 	@echo "make clean      remove .venv and everything built"
 
 demo: $(VENV)/.demo
@@ -55,7 +55,7 @@ test-fast: $(VENV)/.dev
 test-slow: $(VENV)/.dev
 	$(BIN)/pytest -m slow
 
-# instructor's pins contradict openai's, so frameworks have a separate environment; see docs/frameworks.md.
+# instructor's pins contradict openai's, so frameworks have a separate environment; see docs/how-to/frameworks.md.
 test-frameworks: $(FRAMEWORKS)/.ready
 	$(FRAMEWORKS)/bin/pytest tests/frameworks
 	$(FRAMEWORKS)/bin/pytest tests/test_docs.py -k frameworks.md

@@ -20,7 +20,7 @@ from disco.client.settings import ClientSettings
 from disco.dispatch import available_presets, load_preset
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
 PROSE = {p: re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL) for p, text in TEXTS.items()}
 
@@ -112,7 +112,7 @@ def test_what_is_named_exists():
 
 
 def test_every_argument_of_a_client_is_described():
-    rows = re.findall(r"^\| `.*", TEXTS[ROOT / "docs" / "async-client.md"], re.MULTILINE)
+    rows = re.findall(r"^\| `.*", TEXTS[ROOT / "docs" / "reference" / "async-client.md"], re.MULTILINE)
     names = {field.name for field in dataclasses.fields(ClientSettings)}
     described = set(re.findall(r"^ +(\w+): ", inspect.getdoc(AsyncDisco), re.MULTILINE))
     assert names <= described
@@ -124,7 +124,7 @@ def test_every_option_of_disco_serve_is_described():
     (commands,) = (action.choices for action in _parser()._actions if isinstance(action.choices, dict))
     shown = [action for action in commands["serve"]._actions if action.help != argparse.SUPPRESS]
     given = {option for action in shown for option in action.option_strings}
-    page = TEXTS[ROOT / "docs" / "server.md"]
+    page = TEXTS[ROOT / "docs" / "reference" / "server.md"]
     assert given - set(re.findall(r"--[\w-]+", page)) == {"-h", "--help"}
 
 

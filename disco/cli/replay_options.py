@@ -107,7 +107,7 @@ def add_replay(commands: Commands) -> argparse.ArgumentParser:
         "--pair",
         metavar="FILE",
         help="run each arm with the device drafting for the server, too, beside the run without; FILE has the times of "
-        "drafter, network and server (docs/replay.md); implies --events",
+        "drafter, network and server (docs/how-to/replay.md); implies --events",
     )
     synthetic = parser.add_argument_group("synthetic requests")
     synthetic.add_argument("--requests", type=int, metavar="N", help="number of requests (default: 10000)")

@@ -192,18 +192,18 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
         prompt_cache: save what the local model has read of system prompts and long conversations on disk, so that it
             does not read them again after a restart. False: nothing is saved. True: in the platform's folder for
             caches. A path: in that folder. Or a `disco.PromptCache`. The files hold texts, as tokens: see
-            docs/warm-start.md. Private prompts are not saved unless `PromptCache(private=True)` says so.
+            docs/how-to/warm-start.md. Private prompts are not saved unless `PromptCache(private=True)` says so.
         budget: the most that may be spent within a sliding window, by all programs of the user together:
             `{"server_usd": 0.50, "window_s": 86_400}`. The keys are those of the preset's `[limits]`, which this
             replaces: `server_usd`, `server_tokens`, `device_tokens`, `window_s`, `unreported`, and `account` (only
-            clients with the same one share what is counted). See docs/budgets.md.
+            clients with the same one share what is counted). See docs/how-to/budgets.md.
         timeouts: the four clocks of each attempt, in seconds. The SDK's `timeout` sets the clocks for silence.
         default_options: options for every request, as in `extra_body={"disco": {...}}`. The options of a request
             take precedence. `with_options(default_options=...)` adds to them.
         redact: a function that is given each text of a request and returns the parts to hide, with their kinds:
             `{"ann@example.org": "EMAIL"}`. No endpoint but those on this machine gets these parts; it gets
             `[EMAIL_1]`, and the answer has the original in its place. Requests that disco does not route are refused.
-            See docs/redaction.md for the limits.
+            See docs/how-to/redaction.md for the limits.
         speculate: whether the local model drafts for a server that verifies drafts (`disco serve --verify`). The text
             is the server's own either way. `"auto"`: where that is predicted to save time; `"always"`; `"off"`: the
             server is not even asked whether it verifies. The preset's `[speculate]` says how.
@@ -211,11 +211,11 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
             preset's `[power]` says. None: psutil, where it is installed, unless the environment variable `DISCO_POWER`
             is "off". `False`: nothing is read. An object with a method `read()` that returns `disco.PowerReadings` is
             asked every few seconds, in a thread; a function that returns them is called in the event loop for each
-            request, and must not block. See docs/power.md.
+            request, and must not block. See docs/how-to/power.md.
         shadow: another preset, as `preset`, that plans every routed answer, too, without being carried out;
-            `route.shadow` says what it would have done. None: no other preset plans. See docs/shadow.md.
+            `route.shadow` says what it would have done. None: no other preset plans. See docs/how-to/shadow.md.
         attach: whether a running `disco serve` of this user lends its model in place of a copy here. `"auto"`: if it is
-            the same file; `True`: also if only the name is the same; `False`: never. See docs/attach.md.
+            the same file; `True`: also if only the name is the same; `False`: never. See docs/how-to/attach.md.
         on_route: called in the event loop with the route record of every finished answer. Must not block. May be
             a list of callables. An exception from one of them is logged and does not affect the answer. A
             `disco.RouteLog` writes the records to a file.

@@ -234,7 +234,7 @@ class AssistSection(Section):
         beta: the share of divided answers, between 0 and 1, that stay at the server, which is then asked to go on:
             those with whose beginning the device's model agrees least. "off": the device always goes on.
         refine: "lexical": the device reads only the sentences of a long prompt that have most to do with the question
-            (docs/refine.md). "off": it reads all of it, as the server always does.
+            (docs/concepts/refine.md). "off": it reads all of it, as the server always does.
         keep: the share of that prose which the device reads under "lexical", above 0 and at most 1.
         tempo: "follow": the server's text is shown at a pace that follows the device's prefill. "once": the pace is
             computed once, when the first token comes (Eq. 4 of P/D-Device).

@@ -26,7 +26,7 @@ token."""
 SEQUENCE_CONFIDENCES: Final[tuple[SequenceConfidence, ...]] = ("mean", "sum", "weakest")
 
 DEFAULT_SEQUENCE_CONFIDENCE: Final[SequenceConfidence] = "sum"
-"""The judge that found wrong answers best; docs/judges.md has the measurement."""
+"""The judge that found wrong answers best; docs/results/judges.md has the measurement."""
 
 
 def label_shares(scores: Sequence[float]) -> tuple[float, ...]:

@@ -16,8 +16,8 @@ uniform distribution of levels:
 A time that is only known to be longer than x contributes the ratio of the probabilities of `u > F(x⁻)`. A sum never
 falls below 0; where it last was 0, the change began. A change is reported when a sum reaches `THRESHOLD` h. By Lorden's
 inequality, the mean number of observations until one sum's false alarm is at least `e^h`; for all four together, at
-least `e^h/4` (`FALSE_ALARM_AFTER`). The inequality holds for a reference that is known; docs/drift.md has what was
-measured with references learnt from the stream itself.
+least `e^h/4` (`FALSE_ALARM_AFTER`). The inequality holds for a reference that is known; docs/concepts/drift.md has what
+was measured with references learnt from the stream itself.
 """
 
 from __future__ import annotations

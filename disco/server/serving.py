@@ -74,7 +74,7 @@ async def serve(
         verifier: see `make_app`.
         layers: see `make_app`; loaded here.
         attachable: whether other programs of this user may use the client's local model, where it is one that this
-            process holds; they are told by a file (docs/attach.md).
+            process holds; they are told by a file (docs/how-to/attach.md).
         on_ready: called with the base URL once the server answers.
 
     Raises:

@@ -1,7 +1,7 @@
 """OpenTelemetry. Loaded only if the application has set it up.
 
 Names and units are those of the GenAI semantic conventions, version 1.41.1, the last release that contains them.
-Names outside the conventions begin with `disco.`. docs/observability.md lists all of them.
+Names outside the conventions begin with `disco.`. docs/reference/observability.md lists all of them.
 """
 
 from __future__ import annotations

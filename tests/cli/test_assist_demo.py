@@ -24,7 +24,7 @@ from disco.session.switching.assist import AssistOutcome
 
 pytestmark = pytest.mark.anyio
 
-PAGE = Path(__file__).parents[2] / "docs" / "assist.md"
+PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "assist.md"
 PRESET = Preset(
     name="assist", dispatch=DispatchSection(policy="assist"), playback=PlaybackSection(pace_tps=10.0)
 )

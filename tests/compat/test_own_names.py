@@ -1,4 +1,7 @@
-"""What disco's classes add to the SDK's is what docs/async-client.md lists: no name of ours hides one that may come."""
+"""What disco's classes add to the SDK's is what docs/reference/async-client.md lists.
+
+No name of ours hides one that may come.
+"""
 
 import re
 from pathlib import Path
@@ -12,7 +15,7 @@ from disco.client.chat.helper_events import StreamManager, StreamState, SyncStre
 from disco.client.chat.object_stream import ParsedStream, ParsedSyncStream
 from disco.client.chat.stream_types import DiscoStream, DiscoSyncStream
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "async-client.md"
+PAGE = Path(__file__).parent.parent.parent / "docs" / "reference" / "async-client.md"
 
 
 def documented(*owners):

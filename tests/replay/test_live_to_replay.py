@@ -1,6 +1,6 @@
 """What a live client recorded replays: the real model here, a real server there, and both evaluators.
 
-Compared is what was recorded with what is replayed, never a speed with a number; see docs/recording.md.
+Compared is what was recorded with what is replayed, never a speed with a number; see docs/how-to/recording.md.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ DANGERS = re.compile(
     r"""|\b(?:allow_pickle|shell|trust_remote_code)\s*=\s*True|\b(?:verify|check_hostname)\s*=\s*False""",
     re.MULTILINE,
 )
-# Work of this program's own for processes that it started itself: docs/security.md.
+# Work of this program's own for processes that it started itself: docs/reference/security.md.
 KNOWN = {"replay/sweeps/executors.py": ["pickle"], "replay/sweeps/sweep.py": ["pickle"]}
 
 

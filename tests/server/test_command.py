@@ -1,4 +1,4 @@
-"""`disco serve` as a process: how it starts, what it refuses, how it ends, and what docs/server.md says of it."""
+"""`disco serve` as a process: how it starts, refuses and ends, and what docs/reference/server.md says of it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from disco.speculate.layer_facts import LayerFacts
 
 pytestmark = pytest.mark.real
 
-PAGE = (ROOT / "docs" / "server.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "reference" / "server.md").read_text(encoding="utf-8")
 SERVER_ONLY = ("--local", "none", "--policy", "fast")
 
 

@@ -51,7 +51,8 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
     parser.add_argument(
         "--shadow",
         metavar="PRESET",
-        help="record, with --record, what this other preset would have done, without doing it; see docs/shadow.md",
+        help="record, with --record, what this other preset would have done, without doing it; see "
+        "docs/how-to/shadow.md",
     )
     parser.add_argument(
         "--tier",
@@ -67,7 +68,7 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
         "--power",
         choices=("auto", "off"),
         default="auto",
-        help="off: the battery, the load and the network of this machine change nothing; see docs/power.md "
+        help="off: the battery, the load and the network of this machine change nothing; see docs/how-to/power.md "
         "(default: auto, where psutil is installed)",
     )
     parser.add_argument(
@@ -87,7 +88,7 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
         metavar="FOLDER",
         help="save what the local model has read of system prompts and long conversations, so that it need not read "
         "them again after a restart; the files hold texts, as tokens (default folder: the user's folder for caches); "
-        "see docs/warm-start.md",
+        "see docs/how-to/warm-start.md",
     )
     parser.add_argument(
         "--prompt-cache-mib", type=int, metavar="MIB", help="most that they take, MiB (default: 512)"
@@ -110,19 +111,19 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
         "--redact",
         metavar="MODULE:FUNCTION",
         help="a Python function that names the parts of each text that no server elsewhere may get, in a module of the "
-        "current folder or an installed one; see docs/redaction.md",
+        "current folder or an installed one; see docs/how-to/redaction.md",
     )
     parser.add_argument(
         "--verify",
         metavar="MODEL",
         help="be a verify server too: check with this model what other devices draft; it is the local model, and takes "
-        "the same names as --local; see docs/speculate.md",
+        "the same names as --local; see docs/concepts/speculate.md",
     )
     parser.add_argument(
         "--layers",
         metavar="FILE",
         help="be a layer server too: compute for devices the layers that are in this file, NAME.cloud.gguf as `disco "
-        "split cut` makes it; see docs/split.md",
+        "split cut` makes it; see docs/concepts/split.md",
     )
     parser.add_argument(
         "--slots",
@@ -150,7 +151,7 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
     parser.add_argument(
         "--no-attach",
         action="store_true",
-        help="do not let other programs of this user use the local model in place of a copy; see docs/attach.md",
+        help="do not let other programs of this user use the local model in place of a copy; see docs/how-to/attach.md",
     )
     parser.add_argument("--key-file", metavar="FILE", help="a file that contains only the callers' key")
     parser.add_argument("--key", type=_no_key, help=argparse.SUPPRESS)

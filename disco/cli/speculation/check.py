@@ -34,7 +34,7 @@ _LEAST_TOKENS: Final = 8
 _HERE: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 _OTHER_RUNGS: Final = (
     "positions (SGLang) and prediction (hosted APIs) are not probed: no server was at hand to prove a probe with. "
-    "docs/speculate.md has their requests."
+    "docs/concepts/speculate.md has their requests."
 )
 
 
@@ -284,7 +284,7 @@ def _of_another_make(screen: Screen, found: Prefixes | None, *, with_json: bool)
     else:
         screen.line(found.in_words())
         screen.line(
-            "disco does not use this rung; docs/speculate.md says why."
+            "disco does not use this rung; docs/concepts/speculate.md says why."
             if found.pays
             else "So it gains nothing even at best, and disco does not use it."
         )

@@ -37,7 +37,9 @@ def add_state(commands: Any) -> argparse.ArgumentParser:
     )
     forget.add_argument("--older-than", type=float, metavar="DAYS", help="learnt before so many days")
     forget.set_defaults(run=_forget)
-    prompts = subcommands.add_parser("prompts", help="the saved prompts of local models (docs/warm-start.md)")
+    prompts = subcommands.add_parser(
+        "prompts", help="the saved prompts of local models (docs/how-to/warm-start.md)"
+    )
     prompts.add_argument(
         "--folder", metavar="FOLDER", help="where they lie (default: the user's folder for caches)"
     )

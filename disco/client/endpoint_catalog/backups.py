@@ -22,7 +22,7 @@ class Backup:
         api_key: its key; any text if the server checks none. Not in repr.
         model: the model to request from it, whatever the request calls the first server's model.
         price: USD per million (input, output) tokens; None: the price table's.
-        continuation: how it continues half-written answers, as for the client; see docs/continuation.md.
+        continuation: how it continues half-written answers, as for the client; see docs/concepts/continuation.md.
         name: its name in route records; by default "backup-1", "backup-2", ... in their order.
         http_client: for its connections (proxies, certificates); None: it makes its own. Closed with the client.
     """

@@ -35,7 +35,7 @@ class LocalServer:
         reach: "device": the server runs on this machine, so it may serve requests that must stay here; its address
             must be this machine's. "own": it runs on another machine of the user's. "any": it passes prompts on to
             other machines.
-        continuation: how it continues half-written answers, as for the client; see docs/continuation.md.
+        continuation: how it continues half-written answers, as for the client; see docs/concepts/continuation.md.
         context_tokens: the most tokens of prompt and answer together; None: the number that the server reports.
             Ollama cuts off longer prompts without an error.
         parameters: how many weights the model has, for its energy; None: the number that the server reports, else

@@ -24,7 +24,7 @@ class Split:
     """A model cut in two with `disco split cut`: first layers and head here, the others on `disco serve --layers`.
 
     It answers as any other tier. Its prompt's tokens stay on this machine, but the hidden states that leave it tell
-    nearly all of them (docs/split.md), so a request that must stay here is never sent to it.
+    nearly all of them (docs/concepts/split.md), so a request that must stay here is never sent to it.
 
     Attributes:
         device: the device's part, `NAME.device.gguf`; `NAME.head.gguf` is beside it.

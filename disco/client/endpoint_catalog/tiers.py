@@ -35,7 +35,7 @@ class Tier:
             others.
         price: USD per million (input, output) tokens; (0, 0): it costs nothing. None: with reach "any" the price
             table's, otherwise the energy of its model as far as its server reports the size.
-        continuation: how it continues half-written answers, as for the client; see docs/continuation.md.
+        continuation: how it continues half-written answers, as for the client; see docs/concepts/continuation.md.
         logp: whether its server gives log probabilities of what it writes; None: the first answer that is to be judged
             finds out. A free answer of a tier without them cannot be judged, so a cascade keeps it.
         name: its name in route records; by default "tier-1", "tier-2", ... in their order.

@@ -1,1 +1,1 @@
-"""Shadow mode: what another preset would have done with each answer, without doing it (docs/shadow.md)."""
+"""Shadow mode: what another preset would have done with each answer, without doing it (docs/how-to/shadow.md)."""

@@ -41,7 +41,7 @@ LOW_BAND: Final = 0.05
 CLOCK_BAND: Final = 0.1
 LOAD_BAND: Final = 0.2
 
-# On the wire, as measured in docs/power.md: some letters of JSON for a prompt's token, an event for an answer's.
+# On the wire, as measured in docs/how-to/power.md: some letters of JSON for a prompt's token, an event for an answer's.
 BYTES_PER_PROMPT_TOKEN: Final = 4.0
 BYTES_PER_ANSWER_TOKEN: Final = 250.0
 _MB: Final = 1e6

@@ -15,7 +15,7 @@ Sparing = Literal["low", "throttled", "loaded", "metered"]
 
 
 class PowerSection(Section):
-    """[power]: what the state of this machine changes. docs/power.md has the rule.
+    """[power]: what the state of this machine changes. docs/how-to/power.md has the rule.
 
     Attributes:
         enabled: whether it changes anything.

@@ -2,7 +2,7 @@
 
 llama-server accepts prompts that mix text and ids. So the head of a prompt is sent as text, and the answer so far as
 the tokens in which it was written: it is not tokenised anew, and nothing in it is read as a control token. Ids save no
-bytes in JSON, and they do not make the target write the same words (docs/continuation.md).
+bytes in JSON, and they do not make the target write the same words (docs/concepts/continuation.md).
 
 The same id means another word in another vocabulary. So the fingerprint of a file is not proof enough: the server is
 asked to decode a sample of the file's tokens.

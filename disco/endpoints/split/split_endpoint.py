@@ -40,8 +40,8 @@ class SplitEndpoint(Endpoint):
     are this machine's. Its model's middle layers are elsewhere. Where the device's file has a trained adapter, drafts
     are verified in rounds, as with a verify server; otherwise, or where drafting does not pay, each token is one pass.
 
-    The prompt's tokens do not leave this machine, but states do, from which they can be read back: see docs/split.md.
-    So the endpoint's place is "server", and a request that must stay here is never sent to it.
+    The prompt's tokens do not leave this machine, but states do, from which they can be read back: see
+    docs/concepts/split.md. So the endpoint's place is "server", and a request that must stay here is never sent to it.
 
     Args:
         device_file: the device's part; the head's is beside it.

@@ -1,6 +1,6 @@
 """Metrics of all seeds: one figure per metric, with its confidence interval over seeds.
 
-docs/metrics.md has every definition with symbol and formula.
+docs/reference/metrics.md has every definition with symbol and formula.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class ReadingSummary:
-    """What readers got; docs/metrics.md defines each figure.
+    """What readers got; docs/reference/metrics.md defines each figure.
 
     Attributes:
         tbt_mean_s, tbt_p50_s, tbt_p99_s: times between released tokens, pooled over answers.

@@ -1,4 +1,4 @@
-"""Metrics of one seed, computed from its outcome; docs/metrics.md has every definition."""
+"""Metrics of one seed, computed from its outcome; docs/reference/metrics.md has every definition."""
 
 from __future__ import annotations
 

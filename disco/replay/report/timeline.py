@@ -141,7 +141,7 @@ def _between(
 
 
 def _deadline(record: RouteRecord, end_s: float) -> list[Trace]:
-    """Draw when the reader reaches each token: D_i = TTFT + i/r_c (docs/metrics.md)."""
+    """Draw when the reader reaches each token: D_i = TTFT + i/r_c (docs/reference/metrics.md)."""
     pace_tps = record.pace.pace_tps
     if pace_tps is None:
         return []

@@ -76,7 +76,7 @@ class DeviceAnswersRoute:
         if scheme.lower() != b"bearer" or not hmac.compare_digest(given.strip(), self._token):
             raise Refusal(
                 401,
-                "This path is for programs that attach (docs/attach.md); callers use /v1/chat/completions.",
+                "This path is for programs that attach (docs/how-to/attach.md); callers use /v1/chat/completions.",
                 code="invalid_attach_key",
                 headers={"www-authenticate": "Bearer"},
             )

@@ -4,7 +4,7 @@ The record is enough to bill, explain and replay the answer, and never contains 
 per segment show that an answer was put together correctly: one of what the attempt wrote, one of what the reader got
 at that place. A migrated answer must be the source's text up to the cut, followed by the target's text.
 
-docs/recording.md says how records are kept and replayed.
+docs/how-to/recording.md says how records are kept and replayed.
 """
 
 from __future__ import annotations

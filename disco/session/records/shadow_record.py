@@ -1,6 +1,6 @@
 """What another preset would have done with an answer (shadow mode), a part of the route record: numbers and names.
 
-docs/shadow.md says how it comes about, and what it cannot know.
+docs/how-to/shadow.md says how it comes about, and what it cannot know.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The plan names both and the most tokens that the writer may write (`plan.Assist`
 ready first, it wins the race like any other attempt, and the writer loses it. Else the heir is parked: it reads the
 prompt and then the writer's text, and the reader is shown that text just slowly enough. The answer is handed over as
 soon as the heir can go on before the reader has read everything, at the latest where the writer has used up its tokens.
-The method is that of P/D-Device (Jin et al., 2025); docs/assist.md says where disco differs.
+The method is that of P/D-Device (Jin et al., 2025); docs/concepts/assist.md says where disco differs.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ async def main(
 async def prompts(server: Any, count: int, seed: int) -> list[tuple[str, int]]:
     """Beginnings of pages' parts, with their length as the model counts it, evenly spread over 600 to 1,500 tokens."""
     del seed
-    text = "\n\n".join(page.read_text() for page in sorted(DOCS.glob("*.md")))
+    text = "\n\n".join(page.read_text() for page in sorted(DOCS.rglob("*.md")))
     paragraphs = [
         part for part in text.split("\n\n") if len(part) > 200 and "|" not in part and "```" not in part
     ]

@@ -32,7 +32,7 @@ from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.profiles import DeviceProfile, QuantileTable, ServerProfile
 from disco.session.records.route_record import RouteRecord
 
-PAGE = Path(__file__).parents[3] / "docs" / "failover.md"
+PAGE = Path(__file__).parents[3] / "docs" / "concepts" / "failover.md"
 QUESTIONS = (
     "Explain in your own words what this text is about.",
     "Which part of it matters most to a reader who is in a hurry?",

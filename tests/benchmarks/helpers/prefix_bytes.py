@@ -26,7 +26,7 @@ CUT = 128  # tokens of each prefix: an answer that moves is about half written
 
 def texts(files: list[Path]) -> Iterator[str]:
     """What the prefixes are cut from."""
-    for path in files or [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+    for path in files or [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         content = path.read_text(encoding="utf-8")
         if path.suffix == ".jsonl":
             yield from (json.loads(line)["text"] for line in content.split("\n") if line)

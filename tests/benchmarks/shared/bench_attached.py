@@ -2,7 +2,7 @@
 
 First answer: from the making of a client to its first content, which for an own model includes loading it. Then, with a
 warm model and a prompt that is in its cache: time to first token, and tokens/s. Medians. Prints a table for
-docs/attach.md; never fails by time.
+docs/how-to/attach.md; never fails by time.
 """
 
 from __future__ import annotations

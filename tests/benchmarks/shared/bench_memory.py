@@ -1,8 +1,8 @@
 """The memory of several programs that use one model: each with a copy of its own, or attached to a `disco serve`.
 
 Each program asks once and then waits while all are measured. RSS counts pages that several processes share (the model's
-file, Python's libraries) in each of them; PSS counts them once in all. Prints a table for docs/attach.md. Needs Linux.
-It fails only if an attached program has loaded the model.
+file, Python's libraries) in each of them; PSS counts them once in all. Prints a table for docs/how-to/attach.md.
+Needs Linux. It fails only if an attached program has loaded the model.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ and all clients:
 - budget: of the policy `wait_time` with the plan of that moment and the prompt lengths of Azure's chats, how far the
   share of tokens that the device reads is from the budget of 0.3, in points.
 
-Prints a table for docs/server.md. Fails only if, of some profile, the published quantiles make the error larger.
+Prints a table for docs/reference/server.md. Fails only if, of some profile, the published quantiles make the error
+larger.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from disco.endpoints.llamacpp.model.model_files import resolve_model
 from disco.endpoints.llamacpp.model.requantised import requantised
 from disco.endpoints.llamacpp.model.sequences import Rows, SequenceModel
 
-TEXT = Path(__file__).parents[3] / "docs" / "metrics.md"
+TEXT = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
 CONTEXT_TOKENS, ALL = 1024, 1024
 # Tokens of a chunk -> the part of the text that is computed so.
 CHUNKS = {ALL: 1.0, 64: 1.0, 16: 0.5, 1: 0.25}

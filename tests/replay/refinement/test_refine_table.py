@@ -1,4 +1,4 @@
-"""Tables of refined prompts: what was saved is what is loaded, and the shipped ones say what docs/refine.md says."""
+"""Tables of refined prompts: what was saved is what is loaded, and the shipped ones agree with docs/concepts/refine.md."""
 
 import math
 from dataclasses import astuple, replace
@@ -9,7 +9,7 @@ import pytest
 from disco.errors import ConfigurationError
 from disco.replay.refinement import load_refine_table, save_refine_table, shipped_refine_table
 
-DOCS = Path(__file__).parents[3] / "docs" / "refine.md"
+DOCS = Path(__file__).parents[3] / "docs" / "concepts" / "refine.md"
 SHIPPED = ("xquad-en", "xquad-en-all")
 
 

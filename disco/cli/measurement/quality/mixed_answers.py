@@ -140,7 +140,7 @@ def check_continues(endpoint: Endpoint) -> None:
     if not endpoint.capabilities().continues:
         raise ConfigurationError(
             f"{endpoint.name} is not known to continue a half-written answer, so nothing can be handed to it. Name "
-            "another model, or a server that continues answers (docs/continuation.md)."
+            "another model, or a server that continues answers (docs/concepts/continuation.md)."
         )
 
 

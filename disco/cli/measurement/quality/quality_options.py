@@ -17,7 +17,7 @@ def add_quality(subcommands: Any) -> argparse.ArgumentParser:
         help="how good answers are that one model begins and another one ends",
         description="Two models answer each prompt, alone and together: one writes the first tokens, the other goes on "
         "from there, as after a migration. Written are numbers only: how good each answer is, and how long the models "
-        "agree. Ctrl-C interrupts; the same command resumes. See docs/quality.md.",
+        "agree. Ctrl-C interrupts; the same command resumes. See docs/results/quality.md.",
     )
     asked = parser.add_argument_group("prompts").add_mutually_exclusive_group(required=True)
     asked.add_argument("--texts", metavar="FILE", help="questions with known answers, in SQuAD's JSON format")

@@ -243,7 +243,7 @@ def _refinement(result: PdResult) -> PaperTable:
         (
             (
                 "Head start: the device reads the prompt as it is until the mask is there, and refines the rest. The "
-                "lexical refiner's own time is not counted; docs/refine.md has it."
+                "lexical refiner's own time is not counted; docs/concepts/refine.md has it."
             ),
         ),
     )

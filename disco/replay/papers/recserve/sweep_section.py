@@ -114,8 +114,8 @@ def _lengths(result: RecServeResult) -> PaperTable:
                 "interval (DeLong): how well the tier judges itself on all texts; 0.5 is chance."
             ),
             (
-                "Figure 7 (answer length by tier): the answers here are labels of one length; docs/judges.md has "
-                "free text."
+                "Figure 7 (answer length by tier): the answers here are labels of one length; docs/results/judges.md "
+                "has free text."
             ),
         ),
     )
