@@ -1,4 +1,4 @@
-"""Tables of refined prompts: what was saved is what is loaded, and the shipped ones agree with docs/concepts/refine.md."""
+"""Tables of refined prompts: what was saved is loaded, and the shipped ones agree with docs/concepts/refine.md."""
 
 import math
 from dataclasses import astuple, replace

@@ -1,7 +1,8 @@
 """Route records of a live client, one JSON object per line, as `disco.RouteLog` writes them.
 
-What the client measured becomes columns of the trace; its inputs and decisions become features (docs/how-to/recording.md lists
-them). A time that was cut off, because the other side's first token came earlier, is kept as a bound:
+What the client measured becomes columns of the trace; its inputs and decisions become features
+(docs/how-to/recording.md
+lists them). A time that was cut off, because the other side's first token came earlier, is kept as a bound:
 `ttft_over_s` and `device_ttft_over_s` say that it took longer than that, and `resolve` draws from beyond the bound.
 """
 
