@@ -9,7 +9,7 @@ export CMAKE_ARGS ?= -DCMAKE_C_FLAGS=-U__AMX_INT8__ -DCMAKE_CXX_FLAGS=-U__AMX_IN
 # Tests start many processes: keep compiled Python files, even if the environment disables that.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo chaos cascade assist speculate chat test test-fast test-slow test-frameworks test-sdk lint format bench build clean
+.PHONY: help demo chaos cascade assist speculate chat test test-fast test-slow test-frameworks test-sdk lint format bench docs docs-serve build clean
 
 help:
 	@echo "make demo       show two real models writing one answer together"
@@ -25,6 +25,8 @@ help:
 	@echo "make test-sdk   run openai's own tests with disco's classes (SDK_TESTS=folder: of a checkout; SDK_FILES=...: some)"
 	@echo "make lint       run ruff and mypy, as CI does"
 	@echo "make bench      run the benchmarks of docs/results/performance.md"
+	@echo "make docs       build the documentation as a site, in site/"
+	@echo "make docs-serve  show the site at http://127.0.0.1:8000 while its pages are edited"
 	@echo "make clean      remove .venv and everything built"
 
 demo: $(VENV)/.demo
@@ -93,6 +95,17 @@ format: $(VENV)/.dev
 bench: $(VENV)/.dev
 	@for file in tests/benchmarks/bench_*.py tests/benchmarks/*/bench_judging.py tests/benchmarks/speculate/bench_fleet.py tests/benchmarks/shared/bench_*.py tests/benchmarks/drift/bench_drift.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
+# Needs no model and no compiler. Nothing is fetched but the packages, and the pages ask no other host for anything.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+docs-serve: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
+$(VENV)/.docs: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --disable-pip-version-check -e ".[docs]"
+	@touch $@
+
 build: $(VENV)/.dev
 	$(BIN)/pip wheel --no-deps --wheel-dir dist .
 
@@ -114,5 +127,5 @@ $(VENV)/.%: pyproject.toml | $(VENV)/bin/python
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(FRAMEWORKS) $(SDK) .sdk-tests build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(FRAMEWORKS) $(SDK) .sdk-tests build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
