@@ -7,7 +7,7 @@ drawn (`plots.json`), so no plot can show what the code no longer does.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,16 +47,23 @@ def _device() -> Candidate:
     return Candidate("device", "device", prefill_tps=profile.prefill_tps, decode_tps=profile.decode_tps)
 
 
-def _workload(template_tokens: int = 0) -> tuple[Lengths, Empirical, NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return lengths, the server's TTFT, and of 20,000 requests the tokens and both sides' times, s, if started at 0.
+class _Workload(NamedTuple):
+    """20,000 requests; times in s, float64, shape (n,), as if both sides started at 0."""
 
-    The prompts are as long as Alpaca's, with a chat template of so many tokens before them.
-    """
+    lengths: Lengths
+    ttft: Empirical
+    tokens: NDArray[np.int64]
+    device_s: NDArray[np.float64]
+    server_s: NDArray[np.float64]
+
+
+def _workload(template_tokens: int = 0) -> _Workload:
+    """Return prompts as long as Alpaca's, with a chat template of so many tokens before them."""
     tokens = alpaca_like(_REQUESTS, _SEED).prompt_tokens + template_tokens
     lengths = Lengths.from_samples(tokens)
     ttft = load_server("deepseek-v3-2025").ttft_s.empirical()
     rng = np.random.default_rng(_SEED)
-    return lengths, ttft, tokens, tokens / _device().prefill_tps, ttft.sample(rng, _REQUESTS)
+    return _Workload(lengths, ttft, tokens, tokens / _device().prefill_tps, ttft.sample(rng, _REQUESTS))
 
 
 def _ttft_s(policy: Policy, template_tokens: int = 0) -> NDArray[np.float64]:

@@ -37,7 +37,9 @@ class Axes(NamedTuple):
 
 AXES: Final = {
     "plot-baselines": Axes("time to first token, s", "share of requests", x_limit=(0, 4), y_limit=(0, 1)),
-    "plot-length-threshold": Axes("prompt length, tokens", "share of tokens up to this length", x_limit=(0, 120)),
+    "plot-length-threshold": Axes(
+        "prompt length, tokens", "share of tokens up to this length", x_limit=(0, 120)
+    ),
     "plot-waits": Axes("prompt length, tokens", "wait of the device, s", y_limit=(0, 4)),
     "plot-server-budget": Axes("budget b: share of tokens at the server", "mean time to first token, s"),
     "plot-device-budget": Axes("budget b: share of tokens on the device", "mean time to first token, s"),
@@ -77,7 +79,6 @@ def main() -> None:
     figures = {name: make() for name, make in SERIES.items()}
     for name, figure in figures.items():
         draw(name, figure)
-        print(f"{name}.svg")
     (HERE / "plots.json").write_text(json.dumps(figures, separators=(",", ":")) + "\n", encoding="utf-8")
 
 
