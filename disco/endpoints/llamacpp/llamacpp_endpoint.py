@@ -89,7 +89,8 @@ class LlamaCppEndpoint(Endpoint):
         load_within_s: with "process": the process is ended when it has not loaded the model after so many seconds.
         prompt_cache: save what was read of prompts on disk, and take it back after a start: True, a folder, or a
             `disco.PromptCache`. These files hold the tokens of prompts and answers (docs/how-to/warm-start.md). A
-            request is saved only where it says that it may be (`Request.may_be_saved`), or with `PromptCache(private=True)`.
+            request is saved only where it says that it may be (`Request.may_be_saved`), or with
+            `PromptCache(private=True)`.
 
     Raises:
         ConfigurationError: a number is out of range, or this isolation is not available here.
