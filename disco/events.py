@@ -208,6 +208,9 @@ class SpeculationReport:
         retries: rounds that were sent again.
         draft_s, wire_s, queue_s, verify_s: where the time of the rounds went: to draft, on the network, in the server's
             queue, and in its batches, s. Windows that are in flight at the same time count each.
+        timed_windows: (when it was sent, when it was known how many of its tokens were right, its drafted tokens, how
+            many of them were right) of each window, by the second; s on the session's clock, in a record seconds since
+            the request. A window behind a wrong token has 0 right ones.
     """
 
     rounds: int = 0
@@ -225,3 +228,4 @@ class SpeculationReport:
     wire_s: float = 0.0
     queue_s: float = 0.0
     verify_s: float = 0.0
+    timed_windows: tuple[tuple[float, float, int, int], ...] = ()

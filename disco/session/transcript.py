@@ -74,6 +74,7 @@ class Transcript:
         tokens: content tokens of the answer so far.
         only_text: whether the answer has had no tool call and no reasoning so far.
         generated: when tokens were written, those after a cut included.
+        turns: (place in `generated`, the attempt's number) from which on that attempt wrote.
         released: when the reader got them.
     """
 
@@ -85,6 +86,7 @@ class Transcript:
         self.tokens = 0
         self.only_text = True
         self.generated, self.released = Times(), Times()
+        self.turns: list[tuple[int, int]] = []
         # Stored at release, so that a record can compare what was delivered with what was written.
         self._delivered: list[str] = []
         self._behind: list[Segment] = []  # segments whose whole text the latest cut took back
@@ -143,6 +145,7 @@ class Transcript:
 
     def add(self, state: AttemptState, deltas: list[Delta], now: float, beyond: list[Delta] | None) -> None:
         """Add what the writer wrote to the answer, or to `beyond` where a migration has cut the answer."""
+        self._note_turn(state)
         for delta in deltas:
             if delta.kind is _ROLE:
                 if not state.prefix:  # the attempt begins the answer
@@ -160,6 +163,10 @@ class Transcript:
                 self.push(delta, now)
             else:
                 beyond.append(delta)
+
+    def _note_turn(self, state: AttemptState) -> None:
+        if not self.turns or self.turns[-1][1] != state.number:
+            self.turns.append((len(self.generated), state.number))
 
     def push(self, delta: Delta, now: float) -> None:
         """Add one piece, by the writer of the last segment, to the end of the answer."""
@@ -221,6 +228,7 @@ class Transcript:
         if texts:
             count, segment = sum(tokens), self.segments[-1]
             state = segment.writer
+            self._note_turn(state)
             state.last_at = written_at[-1]
             state.tokens += count
             state.parts += texts

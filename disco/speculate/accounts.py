@@ -50,4 +50,5 @@ def report_of(tally: Tally, rejected: int) -> SpeculationReport:
         wire_s=tally.wire_s,
         queue_s=tally.queue_s,
         verify_s=tally.verify_s,
+        timed_windows=tuple(tally.timed_windows),
     )

@@ -42,6 +42,10 @@ class Flight:
         """Whether it has drafted tokens; otherwise the target writes alone."""
         return bool(self.send.draft)
 
+    def right_tokens(self, right_until: int) -> int:
+        """Return how many of its drafted tokens lie before a position of the answer until which all were right."""
+        return min(len(self.send.draft), max(0, right_until - self.send.at))
+
 
 class Flights:
     """The rounds in flight, by number. Stale ones keep their place until their reply has come."""

@@ -26,6 +26,9 @@ class Tally:
         retries: rounds that were sent again.
         draft_s, wire_s, queue_s, verify_s: seconds of drafting, on the network, of waiting at the target and of its
             batches. Where windows overlap, so do these.
+        timed_windows: of each window, when it was sent and when it was known how many of its tokens were right, s on
+            the driver's clock; its drafted tokens; how many of them were right. Of none where a wrong token before them
+            had refuted it.
     """
 
     rounds: int = 0
@@ -44,6 +47,7 @@ class Tally:
     wire_s: float = 0.0
     queue_s: float = 0.0
     verify_s: float = 0.0
+    timed_windows: list[tuple[float, float, int, int]] = field(default_factory=list)
 
     @property
     def rejected(self) -> int:

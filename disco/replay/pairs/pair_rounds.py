@@ -31,7 +31,7 @@ from disco.speculate.tally import Tally
 __all__ = ["Asked", "PairRounds"]
 
 _WRONG: Final = -1  # no token of the target
-_PLAIN_FIELDS: Final = tuple(one.name for one in fields(Tally) if one.name not in ("windows", "tokens"))
+_PLAIN_FIELDS: Final = tuple(one.name for one in fields(Tally) if one.name not in ("windows", "tokens", "timed_windows"))
 _PLAIN: Final = attrgetter(*_PLAIN_FIELDS)
 _ROUNDING_S: Final = 1e-9  # the driver's clock did not begin with the attempt
 
@@ -162,7 +162,10 @@ class PairRounds:
         """Return what the rounds came to until then."""
         then = self._at(at_s)
         plain = dict(zip(_PLAIN_FIELDS, then.tally, strict=True))
-        tally = Tally(**plain, windows=Counter(then.windows), tokens=Counter(then.tokens))
+        timed = [one for one in self._rounds.tally.timed_windows if one[1] <= then.at_s + _ROUNDING_S]
+        tally = Tally(
+            **plain, windows=Counter(then.windows), tokens=Counter(then.tokens), timed_windows=timed
+        )
         return report_of(tally, then.counts.rejected)
 
     @property

@@ -30,6 +30,8 @@ class AttemptRecord:
             the attempt began an answer, and for the local model, which needs no method.
         sent_chars, written_chars, swallowed_chars: the numbers of that report.
         text_chars: characters that the attempt passed on to the session, kept or not.
+        read_s: when it had read the prompt and kept it, of an attempt that lost its race and was parked; None where it
+            wrote, or where that is not known.
         paused_s: how long it was paused in all, for migrations away from it, s.
         longest_gap_s: its longest silence between two pieces of content, pauses not counted, s.
         doubted_s: when another attempt was started because this one was silent (`session/switching/silence.py`).
@@ -69,6 +71,7 @@ class AttemptRecord:
     speculation: SpeculationReport | None = None
     longest_gap_s: float = 0.0
     doubted_s: float | None = None
+    read_s: float | None = None
 
     @property
     def joins(self) -> bool:

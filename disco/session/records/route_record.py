@@ -175,7 +175,8 @@ class LatencyRecord:
 class RouteRecord:
     """What happened to one answer; see the module's docstring.
 
-    `to_dict` and `to_json` hold everything except the two timelines, which are included on request.
+    `to_dict` and `to_json` hold everything except the timelines, which are included on request: `generated`, `released`,
+    `turns`, and the times of drafted windows.
 
     Attributes:
         created_s: when the request came, Unix time in seconds; None in virtual time.
@@ -191,6 +192,8 @@ class RouteRecord:
         ledger: every charge.
         duration_s: from the request to the last charge.
         generated, released: (seconds since the request, tokens) per delta, for replay.
+        turns: (place in `generated`, number of an attempt): from there on that attempt wrote. Empty in records made
+            before there was this field.
         deprioritised: endpoints that could have served the request and were kept as the last resort, each with its
             reason; see `CoolDown`.
         budget_cuts: what a budget removed from the plan; see `BudgetCut`.
@@ -221,6 +224,7 @@ class RouteRecord:
     duration_s: float
     generated: tuple[tuple[float, int], ...] = field(repr=False)
     released: tuple[tuple[float, int], ...] = field(repr=False)
+    turns: tuple[tuple[int, int], ...] = ()
     deprioritised: tuple[CoolDown, ...] = ()
     budget_cuts: tuple[BudgetCut, ...] = ()
     budget: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -285,7 +289,8 @@ class RouteRecord:
         """Return the record as plain numbers, names and lists, ready for JSON.
 
         Args:
-            timelines: include `generated` and `released`, as lists of [seconds, tokens].
+            timelines: include `generated` and `released`, as lists of [seconds, tokens], `turns`, and the
+                `timed_windows` of drafted answers.
         """
         record: dict[str, Any] = {
             "schema": SCHEMA,
@@ -303,7 +308,7 @@ class RouteRecord:
             "deprioritised": [_to_json_types(r) for r in self.deprioritised],
             "budget_cuts": [_to_json_types(w) for w in self.budget_cuts],
             "budget": {name: dict(facts) for name, facts in self.budget.items()},
-            "attempts": [_to_json_types(t) for t in self.attempts],
+            "attempts": [_attempt_dict(t, timelines=timelines) for t in self.attempts],
             "segments": [_to_json_types(p) for p in self.segments],
             "migrations": [_to_json_types(t) for t in self.migrations],
             "judgements": [_to_json_types(j) for j in self.judgements],
@@ -316,6 +321,7 @@ class RouteRecord:
         if timelines:
             record["generated"] = _timeline(self.generated)
             record["released"] = _timeline(self.released)
+            record["turns"] = [list(turn) for turn in self.turns]
         return record
 
     def to_json(self, *, indent: int | None = None, timelines: bool = False) -> str:
@@ -329,6 +335,18 @@ def _timeline(entries: tuple[tuple[float, int], ...]) -> list[list[float]]:
 
 def _round(value: float) -> float:
     return round(value, 6)
+
+
+def _attempt_dict(attempt: AttemptRecord, *, timelines: bool) -> dict[str, Any]:
+    record = _to_json_types(attempt)
+    if (report := record["speculation"]) is not None:
+        windows = report.pop("timed_windows")
+        if timelines:
+            report["timed_windows"] = [
+                [round(sent, TIMELINE_DIGITS), round(judged, TIMELINE_DIGITS), *counts]
+                for sent, judged, *counts in windows
+            ]
+    return record
 
 
 def _to_json_types(item: Any) -> dict[str, Any]:
