@@ -1,0 +1,77 @@
+"""From a route record to its time line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from disco.session.records.route_record import RouteRecord
+from disco.timeline.lanes import end_of, lanes_of
+from disco.timeline.marks import marks_of
+from disco.timeline.model import Cost, Timeline
+from disco.timeline.reader import reader_of
+from disco.timeline.words import money, plural, seconds
+
+__all__ = ["timeline_of"]
+
+
+def timeline_of(record: RouteRecord) -> Timeline:
+    """Return the time line of an answer.
+
+    Args:
+        record: of the answer; one that was read from a file, too (`read_record`).
+    """
+    lanes = lanes_of(record)
+    return Timeline(
+        total_s=end_of(record),
+        headline=tuple(_headline(record)),
+        lanes=lanes,
+        reader=reader_of(record),
+        marks=marks_of(record, lanes),
+        costs=_costs(record),
+        notes=tuple(_notes(record)),
+    )
+
+
+def _headline(record: RouteRecord) -> Iterator[str]:
+    yield f"preset {record.preset}"
+    yield {None: "failed", "stop": "complete", "length": "cut short by its limit"}.get(
+        record.finish_reason, (record.finish_reason or "").replace("_", " ")
+    )
+    yield plural(record.answer_tokens, "token")
+    if record.pace.ttft_released_s is not None:
+        yield f"first text after {seconds(record.pace.ttft_released_s)}"
+    yield f"{seconds(record.duration_s)} in all"
+    yield money(record.cost)
+
+
+def _costs(record: RouteRecord) -> tuple[Cost, ...]:
+    costs = []
+    for name, totals in record.ledger.by_endpoint().items():
+        phases: dict[str, float] = {}
+        for charge in record.ledger.charges:
+            if charge.endpoint == name:
+                phases[charge.phase.value] = phases.get(charge.phase.value, 0.0) + charge.cost
+        by_cost = tuple(sorted(phases.items(), key=lambda phase: -phase[1]))
+        costs.append(
+            Cost(
+                name,
+                totals.prompt_tokens,
+                totals.cached_tokens,
+                totals.completion_tokens,
+                totals.cost,
+                by_cost,
+            )
+        )
+    return tuple(costs)
+
+
+def _notes(record: RouteRecord) -> Iterator[str]:
+    if not record.generated and record.answer_tokens:
+        yield "The record has no times of the tokens (RouteLog(timelines=False)), so the reader's lane is missing."
+    elif record.generated and not record.turns:
+        yield "The record is of an older version: who wrote which token when is inferred."
+    drafted = [a for a in record.attempts if a.speculation is not None and a.speculation.windows]
+    if any(a.speculation is not None and not a.speculation.timed_windows for a in drafted):
+        yield "The record has no times of the drafted windows."
+    if not record.seamless:
+        yield "A seam is not proved: text may be missing or doubled there."

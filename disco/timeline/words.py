@@ -1,0 +1,49 @@
+"""The words of a time line: amounts, durations, and what its kinds of spans are called."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from disco.timeline.model import SpanKind
+
+__all__ = ["SPAN_WORDS", "mark_label", "money", "plural", "seconds", "tick_step"]
+
+SPAN_WORDS: Final = {
+    SpanKind.DELAYED: "planned for later",
+    SpanKind.QUEUED: "waits for its turn, or loads its model",
+    SpanKind.READING: "no token yet: connects, reads the prompt",
+    SpanKind.HOLDING: "has read the prompt and keeps it",
+    SpanKind.WRITING: "writes the answer",
+    SpanKind.HIDDEN: "writes what is not in the answer",
+    SpanKind.PAUSED: "paused at the cut",
+    SpanKind.SILENT: "silent until it failed",
+}
+
+
+def money(usd: float) -> str:
+    """Return an amount in USD: millionths of a dollar (µ$) up to a tenth of a cent, else dollars."""
+    if 0 < abs(usd) < 1e-3:
+        return f"{usd * 1e6:.1f} µ$" if abs(usd) >= 5e-8 else f"{usd * 1e6:.2g} µ$"
+    return f"${usd:.4f}" if usd else "$0"
+
+
+def seconds(value: float) -> str:
+    """Return a time, s, to what matters of it."""
+    return f"{value:.0f} s" if value >= 100 else f"{value:.1f} s" if value >= 10 else f"{value:.2f} s"
+
+
+def plural(number: int, what: str) -> str:
+    """Return a number and what it counts."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def mark_label(place: int) -> str:
+    """Return the label of a mark by its place from 0: 1 to 9, then letters; one character."""
+    return "123456789abcdefghijklmnopqrstuvwxyz"[place] if place < 35 else "+"
+
+
+def tick_step(total_s: float, most: int) -> float:
+    """Return the distance of ticks of an axis, s: 1, 2 or 5 times a power of ten, so that there are at most `most`."""
+    step = 10.0 ** math.floor(math.log10(total_s / most)) if total_s > 0 else 1.0
+    return next((step * times for times in (1, 2, 5, 10) if total_s / (step * times) <= most), step * 10)
