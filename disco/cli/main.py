@@ -85,6 +85,10 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="instead, show drafts made here and the verdicts of a verify server",
     )
+    demo.add_argument(
+        "--record", metavar="FILE", help="append the route records of the answers shown, for `disco show`"
+    )
+    demo.add_argument("--svg", metavar="FILE", help="write what was shown as an SVG of the terminal")
     demo.set_defaults(run=_demo)
 
     chat = commands.add_parser("chat", help="ask both models in the terminal")
@@ -130,25 +134,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 async def _demo(screen: Screen, arguments: argparse.Namespace) -> int:
-    if arguments.chaos:
-        from disco.cli.demonstration.chaos import run_chaos  # noqa: PLC0415 - `disco --help` needs no model
+    from disco.cli.demonstration.scene_sets import run_scenes  # noqa: PLC0415 - `disco --help` needs no model
 
-        return await run_chaos(screen)
-    if arguments.cascade:
-        from disco.cli.demonstration.cascade import run_cascade  # noqa: PLC0415 - as above
-
-        return await run_cascade(screen)
-    if arguments.assist:
-        from disco.cli.demonstration.assist import run_assist  # noqa: PLC0415 - as above
-
-        return await run_assist(screen)
-    if arguments.speculate:
-        from disco.cli.demonstration.speculate import run_speculate  # noqa: PLC0415 - as above
-
-        return await run_speculate(screen)
-    from disco.cli.demonstration.demo import run_demo  # noqa: PLC0415 - as above
-
-    return await run_demo(screen)
+    check_output(arguments, record=arguments.record, svg=arguments.svg)
+    which = next((name for name in ("chaos", "cascade", "assist", "speculate") if vars(arguments)[name]), "")
+    return await run_scenes(screen, which, record=arguments.record, svg=arguments.svg)
 
 
 async def _chat(screen: Screen, arguments: argparse.Namespace) -> int:

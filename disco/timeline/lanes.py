@@ -66,19 +66,23 @@ def lanes_of(record: RouteRecord) -> tuple[Lane, ...]:
 def _rows(record: RouteRecord, numbers: list[int]) -> list[list[tuple[int, float]]]:
     """Divide an endpoint's attempts, each as (number, end), among as few rows as they need not to overlap."""
     rows: list[list[tuple[int, float]]] = []
+    free_s: list[float] = []  # from when on each row has room
     total_s = end_of(record)
     for place, number in enumerate(numbers):
         attempt = record.attempts[number]
         end_s = total_s if attempt.ended_s is None else attempt.ended_s
-        later = [record.attempts[n].started_s for n in numbers[place + 1 :]]
-        if attempt.outcome in _KEEP_NOTHING and attempt.first_content_s is None and later:
-            end_s = min(end_s, max(attempt.started_s, later[0]))  # what it has read, the next one goes on with
-        free = (row for row in rows if row[-1][1] <= attempt.started_s + _ROUNDING_S)
-        row = next(free, None)
-        if row is None:
-            rows.append([(number, end_s)])
-        else:
-            row.append((number, max(end_s, row[-1][1])))
+        is_free_s = end_s
+        if attempt.outcome in _KEEP_NOTHING and attempt.first_content_s is None and place + 1 < len(numbers):
+            # What it reads, the next one goes on with: that waits for its turn until this one has read.
+            later = record.attempts[numbers[place + 1]]
+            end_s = min(end_s, max(attempt.started_s, later.began_s or later.started_s))
+            is_free_s = min(end_s, later.started_s)
+        row = next((n for n, at in enumerate(free_s) if at <= attempt.started_s + _ROUNDING_S), len(rows))
+        if row == len(rows):
+            rows.append([])
+            free_s.append(0.0)
+        rows[row].append((number, end_s))
+        free_s[row] = max(free_s[row], is_free_s)
     return rows
 
 

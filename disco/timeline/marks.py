@@ -6,7 +6,13 @@ from collections.abc import Iterator, Sequence
 from math import inf
 
 from disco.session.attempt.attempt_state import AttemptOutcome, Role
-from disco.session.records.route_record import AttemptRecord, JudgementRecord, MigrationRecord, RouteRecord
+from disco.session.records.route_record import (
+    TIMELINE_DIGITS,
+    AttemptRecord,
+    JudgementRecord,
+    MigrationRecord,
+    RouteRecord,
+)
 from disco.timeline.lanes import end_of, unstarted
 from disco.timeline.model import Lane, Mark, MarkKind
 from disco.timeline.reader import retracted_tokens
@@ -53,7 +59,7 @@ def marks_of(record: RouteRecord, lanes: Sequence[Lane]) -> tuple[Mark, ...]:
         at = min(max(0.0, at_s), total_s)
         marks.append(Mark(kind, at, _lane(lanes, endpoint, at), text))
     order = list(MarkKind)
-    return tuple(sorted(marks, key=lambda mark: (mark.at_s, order.index(mark.kind))))
+    return tuple(sorted(marks, key=lambda mark: (round(mark.at_s, TIMELINE_DIGITS), order.index(mark.kind))))
 
 
 def _lane(lanes: Sequence[Lane], endpoint: str | None, at_s: float) -> int | None:
@@ -214,6 +220,6 @@ def _ends(record: RouteRecord) -> Iterator[Found]:
             late = record.pace.late_tokens
             text = "the reader has all of it"
             if record.pace.pace_tps is not None:
-                pace = f"at least {record.pace.pace_tps:g} tokens/s"
-                text += f", at {pace}: {plural(late, 'late token') if late else 'no token late'}"
+                told = plural(late, "late token") if late else "no token late"
+                text += f", shown at {record.pace.pace_tps:g} tokens/s or faster: {told}"
             yield MarkKind.DELIVERED, last_s, None, text

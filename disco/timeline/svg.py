@@ -164,7 +164,8 @@ class _Drawing:
         self._lane_tops[place] = self._y
         self._text(16, y + 8, _short(lane.endpoint, 17), "name")
         usd = next((cost.usd for cost in self._timeline.costs if cost.endpoint == lane.endpoint), None)
-        self._text(16, y + 22, lane.place if usd is None else f"{lane.place}, {money(usd)}", "soft")
+        place = [lane.place] if lane.place != lane.endpoint else []
+        self._text(16, y + 22, ", ".join([*place, *([] if usd is None else [money(usd)])]), "soft")
         for span in lane.spans:
             self._parts.append(self._span(span, kind, y))
         self._y += _LANE

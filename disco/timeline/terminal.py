@@ -76,7 +76,7 @@ class _Drawing:
     def lines(self) -> Iterator[RenderableType]:
         """Yield everything, from the headline to the notes."""
         timeline, dot = self._timeline, " - " if self._is_ascii else " · "
-        yield Text(self._plain(dot.join(timeline.headline)), style="bold")
+        yield from _wrapped([self._plain(phrase) for phrase in timeline.headline], self._width, "bold", dot)
         yield self._axis()
         for place, lane in enumerate(timeline.lanes):
             yield self._lane(lane)
@@ -244,14 +244,14 @@ def _style(kind: SpanKind, colour: str) -> str:
     return colour if kind in (SpanKind.WRITING, SpanKind.HIDDEN, SpanKind.PAUSED) else f"dim {colour}"
 
 
-def _wrapped(phrases: Sequence[str], width: int, style: str) -> Iterator[Text]:
+def _wrapped(phrases: Sequence[str], width: int, style: str, between: str = "   ") -> Iterator[Text]:
     """Yield the phrases, as many to a line as fit; none is broken but one that is longer than a line."""
     line = ""
     for phrase in phrases:
-        if line and len(line) + 3 + len(phrase) > width:
+        if line and len(line) + len(between) + len(phrase) > width:
             yield Text(line, style=style)
             line = phrase
         else:
-            line = f"{line}   {phrase}" if line else phrase
+            line = f"{line}{between}{phrase}" if line else phrase
     if line:
         yield Text(line, style=style)

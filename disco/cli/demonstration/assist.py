@@ -23,6 +23,7 @@ from disco.cli.demonstration.scene import (
     PRICE,
     SERVER_PROFILE,
     DemoDevice,
+    Keep,
     Remote,
     messages,
     start_remote,
@@ -46,7 +47,7 @@ _LINE_S = 1.0  # between two lines elsewhere
 _TOO_SLOW = frozenset({"too_many", "not_cheaper"})  # reasons that a shorter prompt may remove
 
 
-async def run_assist(screen: Screen) -> int:
+async def run_assist(screen: Screen, keep: Keep | None = None) -> int:
     """Answer one long prompt in three ways; return 0 if each answer is complete and none has a broken seam."""
     screen.line("disco: the server speaks while the device reads", style="bold")
     async with AsyncExitStack() as stack:
@@ -70,6 +71,8 @@ async def run_assist(screen: Screen) -> int:
             async with _ready("assist", screen, device, profile, remote, prompt) as client:
                 records.append(await show_answer(screen, client, remote.model, prompt, ANSWER_TOKENS))
             explain(screen, records[-1])
+            if keep is not None:
+                keep(records[-1])
             assist = records[-1].assist
             if assist is None or assist.why not in _TOO_SLOW or number == SHORT:
                 break

@@ -22,6 +22,7 @@ from disco.cli.demonstration.scene import (
     PRICE,
     SERVER_PROFILE,
     DemoDevice,
+    Keep,
     Remote,
     start_remote,
 )
@@ -166,7 +167,7 @@ class Totals:
             self.risen[judgement.endpoint] += judgement.outcome == "handed_up"
 
 
-async def run_cascade(screen: Screen) -> int:
+async def run_cascade(screen: Screen, keep: Keep | None = None) -> int:
     """Play every scene; return 0 if every answer is complete and some, but not all, went up."""
     screen.line("disco: the smallest model answers, and what it is unsure of goes up", style="bold")
     totals = Totals()
@@ -186,7 +187,10 @@ async def run_cascade(screen: Screen) -> int:
         for number, scene in enumerate(SCENES, 1):
             screen.line(f"\n{number}. {scene.title}", style="bold")
             screen.line(scene.story, style="dim")
-            records += await ask_all(scene, screen, client, remote.model, totals)
+            asked = await ask_all(scene, screen, client, remote.model, totals)
+            records += asked
+            for record in asked if keep is not None else ():
+                keep(record)
     _summary(screen, totals)
     complete = all(r.finish_reason is not None and r.seamless for r in records)
     if not complete or not 0 < totals.risen["device"] < totals.judged["device"]:

@@ -8,7 +8,16 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 
 from disco.cli.console import Screen
-from disco.cli.demonstration.scene import MAINS, DemoDevice, Scene, as_expected, play, revive, start_remote
+from disco.cli.demonstration.scene import (
+    MAINS,
+    DemoDevice,
+    Keep,
+    Scene,
+    as_expected,
+    play,
+    revive,
+    start_remote,
+)
 from disco.cli.profile import measure_device
 
 __all__ = ["run_chaos"]
@@ -50,7 +59,7 @@ SCENES = (
 )
 
 
-async def run_chaos(screen: Screen) -> int:
+async def run_chaos(screen: Screen, keep: Keep | None = None) -> int:
     """Play every scene; return 0 if every answer survived without a gap or a repeat.
 
     Never kills the user's own server: the demonstration starts one of its own, whatever the environment names.
@@ -65,6 +74,8 @@ async def run_chaos(screen: Screen) -> int:
         screen.legend(["device", "server"])
         for number, scene in enumerate(SCENES, 1):
             record = await play(number, scene, screen, device, profile, remote)
+            if keep is not None:
+                keep(record)
             survived = survived and as_expected(scene, record)
         await revive(remote, screen)
     screen.line()

@@ -15,6 +15,7 @@ from disco.cli.demonstration.scene import (
     MAINS,
     SAMPLING,
     DemoDevice,
+    Keep,
     Remote,
     Scene,
     as_expected,
@@ -86,7 +87,7 @@ class Row:
     record: RouteRecord
 
 
-async def run_demo(screen: Screen) -> int:
+async def run_demo(screen: Screen, keep: Keep | None = None) -> int:
     """Play every scene and print the table; return 0 if every scene went as planned."""
     screen.line("disco: one answer from two models", style="bold")
     rows: list[Row] = []
@@ -106,6 +107,8 @@ async def run_demo(screen: Screen) -> int:
                 continue
             record = await play(number, scene, screen, device, profile, remote)
             shown = shown and as_expected(scene, record)
+            if keep is not None:
+                keep(record)
             rows.append(Row(number, "disco", record))
         await revive(remote, screen)
         rows += await _baselines(screen, device, profile, remote)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -39,6 +39,7 @@ __all__ = [
     "MAINS",
     "SAMPLING",
     "DemoDevice",
+    "Keep",
     "Remote",
     "Scene",
     "as_expected",
@@ -65,6 +66,9 @@ INSTRUCTIONS = (
     "plain, warm sentences, never lists, and answer at some length, because the visitors have come a long way."
 )
 
+
+Keep = Callable[[RouteRecord], object]
+"""Called with the route record of each answer that a scene shows."""
 
 MAINS, BATTERY = 4e-12, 2e-8  # USD per 10⁶ FLOPs: a wall socket, an almost empty battery
 

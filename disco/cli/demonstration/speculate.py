@@ -17,7 +17,7 @@ import anyio.to_thread
 
 from disco.cli.console import Screen
 from disco.cli.demonstration.alongside import repeatedly
-from disco.cli.demonstration.scene import LOCAL, MAINS, PRICE
+from disco.cli.demonstration.scene import LOCAL, MAINS, PRICE, Keep
 from disco.cli.demonstration.shaping_proxy import shape
 from disco.cli.demonstration.speculate_picture import DRAFTED, SERVERS, DraftPicture
 from disco.cli.demonstration.verify_server import VerifyServer
@@ -56,7 +56,12 @@ class Answer:
 
 
 async def run_speculate(
-    screen: Screen, *, target: str = TARGET, draft: str = DRAFT, tokens: int = TOKENS
+    screen: Screen,
+    keep: Keep | None = None,
+    *,
+    target: str = TARGET,
+    draft: str = DRAFT,
+    tokens: int = TOKENS,
 ) -> int:
     """Show one answer with drafts and ask for it without; return 0 if both are complete and have the same bytes."""
     screen.line("disco: drafted here, written by the server", style="bold")
@@ -77,6 +82,8 @@ async def run_speculate(
                 await client.warm_up()
             await _ask(client, 1, speculate=False)  # reads the prompt, for both answers
             drafted = await _show(screen, client, local.drafter(), tokens)
+            if keep is not None:
+                keep(drafted.record)
             with screen.step("The same question to the server alone"):
                 alone = await _ask(client, tokens, speculate=False)
     finally:

@@ -1,0 +1,1 @@
+"""Pictures that the commands make: `disco show`, and `disco demo --svg`."""
