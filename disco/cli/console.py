@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO
 
-from rich.console import Console, ConsoleOptions
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -154,6 +154,11 @@ class Screen:
         )
         self._console.print(table)
         self._console.width = width
+
+    def show(self, picture: RenderableType) -> None:
+        """Print what rich can draw, as wide as the output."""
+        self.flush_line()
+        self._console.print(picture)
 
     def flush_line(self) -> None:
         """End the line that is being streamed, if there is one."""

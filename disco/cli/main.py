@@ -16,6 +16,7 @@ from disco.cli.console import Screen
 from disco.cli.fleet.fleet_command import add_fleet
 from disco.cli.measurement.measure_command import add_measure
 from disco.cli.output_files import check_output
+from disco.cli.pictures.show_command import add_show
 from disco.cli.replay_options import add_replay, add_tune
 from disco.cli.serving import add_serve
 from disco.cli.shadow.shadow_command import add_shadow
@@ -128,6 +129,7 @@ def _parser() -> argparse.ArgumentParser:
     add_replay(commands).set_defaults(run=_replay)
     add_tune(commands).set_defaults(run=_tune)
     add_shadow(commands)
+    add_show(commands)
     add_fleet(commands)
     add_adapter(commands)
     return parser

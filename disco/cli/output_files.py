@@ -11,7 +11,7 @@ from pathlib import Path
 from disco.cli.console import Screen
 from disco.errors import ConfigurationError
 
-__all__ = ["check_output", "write"]
+__all__ = ["check_output", "require_plotly", "write"]
 
 STANDARD_OUTPUT = "-"
 # Options that name files to read. A value that is not a file (a shipped profile's name, say) is ignored.
@@ -52,7 +52,15 @@ def check_output(arguments: argparse.Namespace, **outputs: str | Path | None) ->
         for other, taken in named[:number]:
             if _same(path, taken):
                 raise ConfigurationError(f"{option} {path}: {other} writes this file too. Name another.")
-    if "--html" in files and find_spec("plotly") is None:
+
+
+def require_plotly(html: str | None) -> None:
+    """Check that the page of a replay, if one is asked for, can be made.
+
+    Raises:
+        ConfigurationError: plotly is missing.
+    """
+    if html is not None and find_spec("plotly") is None:
         raise ConfigurationError('--html needs the package plotly: pip install "disco-llm[replay]"')
 
 

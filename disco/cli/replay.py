@@ -13,7 +13,7 @@ from typing import Any
 
 from disco.cli.console import Screen
 from disco.cli.option_types import parse_budgets, parse_policies
-from disco.cli.output_files import check_output, write
+from disco.cli.output_files import check_output, require_plotly, write
 from disco.cli.replay_options import fill_defaults, option
 from disco.cli.scenario_options import auto_policy, described, read, situation_of
 from disco.errors import ConfigurationError
@@ -325,6 +325,7 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.policy is not None:
         _check_policies(arguments)
     check_output(arguments, json=arguments.json, html=arguments.html)
+    require_plotly(arguments.html)
 
 
 def _check_policies(arguments: argparse.Namespace) -> None:

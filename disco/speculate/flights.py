@@ -46,6 +46,12 @@ class Flight:
         """Return how many of its drafted tokens lie before a position of the answer until which all were right."""
         return min(len(self.send.draft), max(0, right_until - self.send.at))
 
+    def time(self, now: float, right_until: int, tally: Tally) -> None:
+        """Enter when it was in flight, and how many of its tokens were right, if it is a window."""
+        if self.is_window:
+            right = self.right_tokens(right_until)
+            tally.timed_windows.append((self.sent_s, now, len(self.send.draft), right))
+
 
 class Flights:
     """The rounds in flight, by number. Stale ones keep their place until their reply has come."""

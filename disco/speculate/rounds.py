@@ -243,8 +243,8 @@ class Rounds:
             effects.append(Write(before, new, deltas, by))
         if finished:
             if flight is not None and not flight.is_stale:
-                wrong_at = judged.wrong_at
-                self._time(now, flight, len(line.settled) if wrong_at is None else wrong_at)
+                right_until = len(line.settled) if judged.wrong_at is None else judged.wrong_at
+                flight.time(now, right_until, self.tally)
             self._end(now, Finish(verdict.finish_reason or ""), effects)
             return
         self._settle_flights(now, verdict.number, judged.wrong_at, effects)
@@ -256,29 +256,22 @@ class Rounds:
         """Give up what a verdict refutes: windows behind a wrong token, and the draft that continues them."""
         if wrong_at is not None:
             for refuted in self._flights.refute(wrong_at):
-                self._report(refuted, wrong_at)
-                self._time(now, refuted, wrong_at)
+                self._report(now, refuted, wrong_at)
             self._drop_draft(now, effects)
         flight = self._flights.get(number)
         if flight is None or flight.send.alone:
             return
         self._flights.pop(number)
         if not flight.is_stale:
-            self._report(flight, len(self._line.settled))
-            self._time(now, flight, len(self._line.settled))
+            self._report(now, flight, len(self._line.settled))
             self._give_up(now, flight, effects)
 
-    def _report(self, flight: Flight, right_until: int) -> None:
+    def _report(self, now: float, flight: Flight, right_until: int) -> None:
         """Tell the window how many of a flight's tokens were right, unless not even the first was compared."""
+        flight.time(now, right_until, self.tally)
         drafted = len(flight.send.draft)
         if drafted and len(self._line.settled) > flight.send.at:
             self._window.judged(drafted, flight.right_tokens(right_until))
-
-    def _time(self, now: float, flight: Flight, right_until: int) -> None:
-        """Store when a window was in flight, and how many of its tokens were right."""
-        if flight.is_window:
-            right = flight.right_tokens(right_until)
-            self.tally.timed_windows.append((flight.sent_s, now, len(flight.send.draft), right))
 
     def _give_up(self, now: float, flight: Flight, effects: list[Effect]) -> None:
         """Drop tokens of a flight that came back without judging them, and all that continues them."""

@@ -1,4 +1,4 @@
-"""The time line of one answer, drawn from its route record: in a terminal, as SVG, as a page. Numbers and names only."""
+"""The time line of one answer, drawn from its route record: in a terminal, as SVG, as a page. It has no text."""
 
 from disco.timeline.building import timeline_of
 from disco.timeline.model import Timeline

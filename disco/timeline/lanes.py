@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 
 from disco.session.attempt.attempt_state import AttemptOutcome
 from disco.session.records.route_record import AttemptRecord, MigrationRecord, RouteRecord
 from disco.timeline.model import Lane, Span, SpanKind, Window
-from disco.timeline.written import last_written_s
+from disco.timeline.written import last_written_s, stretches
 
 __all__ = ["end_of", "lanes_of", "moves_from", "unstarted"]
 
@@ -42,7 +43,11 @@ def _source_of(record: RouteRecord, move: MigrationRecord) -> int | None:
     found = None
     for number, attempt in enumerate(record.attempts):
         first_s = attempt.first_content_s
-        if attempt.endpoint == move.source and first_s is not None and first_s <= move.decided_s + _ROUNDING_S:
+        if (
+            attempt.endpoint == move.source
+            and first_s is not None
+            and first_s <= move.decided_s + _ROUNDING_S
+        ):
             found = number
     return found
 
@@ -117,6 +122,12 @@ def _spans(record: RouteRecord, number: int, attempt: AttemptRecord, end_s: floa
     yield from _writing(record, number, attempt, first_s, end_s)
 
 
+def _last_kept_s(record: RouteRecord, number: int) -> float | None:
+    """Return when an attempt wrote the last token that was kept, s; None where all were, or that is not known."""
+    stretch = next((s for s in stretches(record) if s.attempt == number), None)
+    return stretch.kept[-1][0] if stretch is not None and stretch.kept and stretch.dropped else None
+
+
 def _writing(
     record: RouteRecord, number: int, attempt: AttemptRecord, first_s: float, end_s: float
 ) -> Iterator[Span]:
@@ -124,13 +135,15 @@ def _writing(
     left_s = min((m.decided_s for m in moves if m.outcome == "switched"), default=end_s)
     if not attempt.kept_tokens and attempt.tokens:
         left_s = first_s
+    elif (kept_s := _last_kept_s(record, number)) is not None:
+        left_s = min(left_s, kept_s)
     silent_s = last_written_s(record, number) if attempt.failure is not None else None
     pauses = [(m.decided_s, m.decided_s + m.paused_s) for m in moves if m.paused_s > 0]
     edges = {first_s, end_s, left_s, *(edge for pause in pauses for edge in pause)}
     if silent_s is not None:
         edges.add(silent_s)
     inside = sorted(edge for edge in edges if first_s <= edge <= end_s)
-    for begin, end in zip(inside, inside[1:], strict=False):
+    for begin, end in pairwise(inside):
         if any(start <= begin < stop for start, stop in pauses):
             kind = SpanKind.PAUSED
         elif silent_s is not None and begin >= silent_s:

@@ -93,12 +93,12 @@ def _starts(record: RouteRecord) -> Iterator[Found]:
             f"{a.endpoint} {'reads on' if a.outcome == AttemptOutcome.PARKED else 'is cancelled'}"
             for a in losers
         ]
-        wins = " and wins the race" if losers else ""
+        wins = "writes first and wins the race" if losers else "writes the first token"
         yield (
             MarkKind.FIRST,
             first.first_content_s,
             first.endpoint,
-            "; ".join([f"{first.endpoint} writes first{wins}", *told]),
+            "; ".join([f"{first.endpoint} {wins}", *told]),
         )
 
 
@@ -128,17 +128,16 @@ def _ordered(move: MigrationRecord) -> str:
 def _switched(move: MigrationRecord) -> str:
     took = "" if move.took_s is None else f", {seconds(move.took_s)} later"
     late = plural(move.late_tokens, "late token") if move.late_tokens else "no token late"
-    wasted = f"; {plural(move.wasted_tokens, 'token')} behind the cut for nothing" if move.wasted_tokens else ""
+    wasted = (
+        f"; {plural(move.wasted_tokens, 'token')} behind the cut for nothing" if move.wasted_tokens else ""
+    )
     return f"{move.target} goes on{took}: {late}{wasted}"
 
 
 def _target_ended_s(record: RouteRecord, move: MigrationRecord) -> float | None:
     roles = (Role.TARGET, Role.RISE, Role.HEIR)
-    for attempt in record.attempts:
-        if attempt.endpoint == move.target and attempt.role in roles and attempt.ended_s is not None:
-            if attempt.started_s >= move.decided_s - _ROUNDING_S:
-                return attempt.ended_s
-    return None
+    tried = (a for a in record.attempts if a.endpoint == move.target and a.role in roles)
+    return next((a.ended_s for a in tried if a.started_s >= move.decided_s - _ROUNDING_S), None)
 
 
 def _verdicts(record: RouteRecord) -> Iterator[Found]:
@@ -209,13 +208,22 @@ def _ends(record: RouteRecord) -> Iterator[Found]:
     for attempt in record.attempts:
         is_last = record.segments and record.attempts[record.segments[-1].attempt] is attempt
         if attempt.outcome == AttemptOutcome.FINISHED and attempt.ended_s is not None and is_last:
-            how = "" if record.finish_reason in (None, "stop") else f" ({record.finish_reason.replace('_', ' ')})"
+            how = (
+                ""
+                if record.finish_reason in (None, "stop")
+                else f" ({record.finish_reason.replace('_', ' ')})"
+            )
             text = f"{attempt.endpoint} has written the end{how}"
             yield MarkKind.FINISHED, attempt.ended_s, attempt.endpoint, text
     if record.released:
         first_s, last_s = record.released[0][0], record.released[-1][0]
         at_once = first_s == last_s
-        yield MarkKind.SHOWN, first_s, None, "the reader gets the answer" if at_once else "the reader gets the first text"
+        yield (
+            MarkKind.SHOWN,
+            first_s,
+            None,
+            "the reader gets the answer" if at_once else "the reader gets the first text",
+        )
         if not at_once and record.finish_reason not in (None, "cancelled"):
             late = record.pace.late_tokens
             text = "the reader has all of it"

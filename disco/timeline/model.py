@@ -22,21 +22,21 @@ class SpanKind(StrEnum):
 
 
 class MarkKind(StrEnum):
-    """What happened at a moment; see docs/reference/show.md."""
+    """What happened at a moment, in the order in which marks of one moment stand; see docs/reference/show.md."""
 
+    DOUBTED = "doubted"  # a silence that is unusual
     FIRST = "first"  # the first content of an endpoint; it wins the race, if there is one
     UNSTARTED = "unstarted"  # a planned start that was not needed any more
-    SHOWN = "shown"  # the reader gets the first text
-    ORDERED = "ordered"  # a move is ordered: the text is cut here
-    SWITCHED = "switched"  # the move's target writes
-    GIVEN_UP = "given_up"  # the move is given up
-    DOUBTED = "doubted"  # a silence that is unusual
-    FAILED = "failed"
-    TAKEN_OVER = "taken_over"  # another endpoint replaces a failed one
-    VERDICT = "verdict"  # an answer was judged
-    RISE = "rise"  # a higher tier is asked from the beginning
     READ = "read"  # the heir of an assist has read the prompt
     DRAFTING = "drafting"  # the first drafted window is sent
+    FAILED = "failed"
+    VERDICT = "verdict"  # an answer was judged
+    RISE = "rise"  # a higher tier is asked from the beginning
+    ORDERED = "ordered"  # a move is ordered: the text is cut here
+    GIVEN_UP = "given_up"  # the move is given up
+    SWITCHED = "switched"  # the move's target writes
+    TAKEN_OVER = "taken_over"  # another endpoint replaces a failed one
+    SHOWN = "shown"  # the reader gets the first text
     FINISHED = "finished"
     CANCELLED = "cancelled"  # the reader has left
     DELIVERED = "delivered"  # the reader has all of it

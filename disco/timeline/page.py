@@ -9,7 +9,7 @@ from typing import Final
 from disco.session.records.route_record import RouteRecord
 from disco.timeline.building import timeline_of
 from disco.timeline.svg import draw_svg, title_of
-from disco.timeline.words import mark_label, money
+from disco.timeline.words import mark_label, money, printable
 
 __all__ = ["timeline_html"]
 
@@ -25,6 +25,10 @@ th,td{border-bottom:1px solid var(--line);padding:.3rem .6rem;text-align:left;ve
 th{color:var(--soft);font-weight:600}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 """
 Row = Sequence[str]
+_ATTEMPT_COLUMNS: Final = (
+    *("endpoint", "role", "outcome", "started, s", "first content, s", "ended, s"),
+    *("tokens written", "in the answer", "cost"),
+)
 
 
 def timeline_html(record: RouteRecord, *, title: str | None = None) -> str:
@@ -36,7 +40,12 @@ def timeline_html(record: RouteRecord, *, title: str | None = None) -> str:
     """
     timeline, heading = timeline_of(record), title or title_of(record)
     marks = [
-        (mark_label(n), f"{m.at_s:.3f}", "reader" if m.lane is None else timeline.lanes[m.lane].endpoint, m.text)
+        (
+            mark_label(n),
+            f"{m.at_s:.3f}",
+            "reader" if m.lane is None else timeline.lanes[m.lane].endpoint,
+            m.text,
+        )
         for n, m in enumerate(timeline.marks)
     ]
     attempts = [
@@ -66,21 +75,22 @@ def timeline_html(record: RouteRecord, *, title: str | None = None) -> str:
         [
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width,initial-scale=1">',
-            f"<title>{escape(heading)} · disco</title><style>{_STYLE.strip()}</style></head><body><main>",
-            f"<h1>{escape(heading)}</h1>",
+            f"<title>{escape(printable(heading))} · disco</title><style>{_STYLE.strip()}</style></head><body><main>",
+            f"<h1>{escape(printable(heading))}</h1>",
             f'<div class="scroll">{draw_svg(timeline, heading, "answer")}</div>',
             "<h2>Marks</h2>",
             _table(("mark", "s", "lane", "what happened"), marks, (1,)),
             "<h2>Attempts</h2>",
             _table(
-                ("endpoint", "role", "outcome", "started, s", "first content, s", "ended, s", "tokens written")
-                + ("in the answer", "cost"),
+                _ATTEMPT_COLUMNS,
                 attempts,
                 range(3, 9),
             ),
             "<h2>Charges</h2>",
             _table(
-                ("endpoint", "for", "tokens read", "of these cached", "tokens written", "cost"), charges, range(2, 6)
+                ("endpoint", "for", "tokens read", "of these cached", "tokens written", "cost"),
+                charges,
+                range(2, 6),
             ),
             "</main></body></html>",
             "",
@@ -97,7 +107,8 @@ def _table(header: Row, rows: Iterable[Row], numbers: Iterable[int]) -> str:
 
     def line(cells: Row, tag: str) -> str:
         kinds = [' class="n"' if n in right else "" for n in range(len(cells))]
-        return "".join(f"<{tag}{kind}>{escape(cell)}</{tag}>" for cell, kind in zip(cells, kinds, strict=True))
+        texts = [escape(printable(cell)) for cell in cells]
+        return "".join(f"<{tag}{kind}>{text}</{tag}>" for text, kind in zip(texts, kinds, strict=True))
 
     body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in rows)
     return f'<div class="scroll"><table><thead><tr>{line(header, "th")}</tr></thead><tbody>{body}</tbody></table></div>'

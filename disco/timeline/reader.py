@@ -28,9 +28,7 @@ def reader_of(record: RouteRecord) -> Reader | None:
         times = reader_metrics.token_times(record.released)
         lateness = reader_metrics.lateness_s(record.released, pace_tps)
         late = tuple(
-            at
-            for at, late_s in zip(times, lateness, strict=True)
-            if late_s > reader_metrics.TOLERANCE_S
+            at for at, late_s in zip(times, lateness, strict=True) if late_s > reader_metrics.TOLERANCE_S
         )
     return Reader(shown, _bank(record, shown), late)
 
@@ -54,4 +52,4 @@ def _bank(record: RouteRecord, shown: tuple[tuple[float, int], ...]) -> tuple[tu
     for at, change in sorted(changes, key=lambda entry: (entry[0], -entry[1])):
         bank += change
         points.append((at, max(0, bank)))
-    return tuple({at: tokens for at, tokens in points}.items())
+    return tuple(dict(points).items())

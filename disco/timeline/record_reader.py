@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from disco.cost import Charge, Ledger
 from disco.errors import ConfigurationError
 from disco.plan import Power
+from disco.rates import Rates
 from disco.session.records.assist_record import AssistRecord
 from disco.session.records.route_record import (
     RENAMED,
@@ -25,7 +26,6 @@ from disco.session.records.route_record import (
     RouteRecord,
     SegmentRecord,
 )
-from disco.rates import Rates
 
 __all__ = ["read_record"]
 
@@ -90,8 +90,10 @@ def read_record(line: str | bytes | Mapping[str, Any]) -> RouteRecord:
         try:
             line = json.loads(line)
         except ValueError:
-            raise ConfigurationError("this is not JSON; a program that was killed may leave half a line") from None
-    if not isinstance(line, Mapping) or "attempts" not in line and "tries" not in line:
+            raise ConfigurationError(
+                "this is not JSON; a program that was killed may leave half a line"
+            ) from None
+    if not isinstance(line, Mapping) or ("attempts" not in line and "tries" not in line):
         raise ConfigurationError("this is not a route record, as disco.RouteLog writes them")
     version = line.get("schema")
     if isinstance(version, int) and version > SCHEMA:

@@ -9,7 +9,8 @@ from typing import Final
 from disco.session.records.route_record import RouteRecord
 from disco.timeline.building import timeline_of
 from disco.timeline.model import Lane, Reader, Span, SpanKind, Timeline
-from disco.timeline.words import SPAN_WORDS, mark_label, money, plural, tick_step
+from disco.timeline.summary import writers
+from disco.timeline.words import SPAN_WORDS, mark_label, money, plural, printable, tick_step
 
 __all__ = ["draw_svg", "timeline_svg"]
 
@@ -42,7 +43,7 @@ font:12.5px system-ui,-apple-system,"Segoe UI",Roboto,Helvetica,Arial,sans-serif
 #NAME .silent{fill:currentColor;fill-opacity:.12;stroke:currentColor;stroke-dasharray:2 2}
 #NAME .bank{fill:var(--soft);fill-opacity:.25;stroke:var(--soft);stroke-width:.8}
 #NAME .shown{stroke:var(--ink);stroke-width:1}#NAME .late{stroke:var(--alarm);stroke-width:2}
-#NAME .sent{fill:none;stroke:currentColor}#NAME .right{fill:currentColor;stroke:none}
+#NAME .sent{fill:none;stroke:currentColor}#NAME .right{fill:currentColor;fill-opacity:.6;stroke:none}
 """
 
 
@@ -59,10 +60,7 @@ def timeline_svg(record: RouteRecord, *, title: str | None = None, name: str = "
 
 def title_of(record: RouteRecord) -> str:
     """Return a title: which endpoints wrote the answer, in order."""
-    writers = [segment.endpoint for segment in record.segments]
-    if not writers:
-        return "An answer without text"
-    return f"An answer by {', then '.join(name for n, name in enumerate(writers) if name != writers[n - 1] or not n)}"
+    return f"An answer by {', then '.join(writers(record))}" if record.segments else "An answer without text"
 
 
 def draw_svg(timeline: Timeline, title: str, name: str) -> str:
@@ -103,14 +101,15 @@ class _Drawing:
         n = self._name
         return "\n".join(
             [
-                f'<svg xmlns="http://www.w3.org/2000/svg" id="{n}" viewBox="0 0 {WIDTH} {height:g}" '
-                f'width="{WIDTH}" height="{height:g}" role="img" aria-labelledby="{n}-title {n}-desc" '
+                f'<svg xmlns="http://www.w3.org/2000/svg" id="{n}" viewBox="0 0 {WIDTH} {height:g}"',
+                f'width="{WIDTH}" height="{height:g}" role="img" aria-labelledby="{n}-title {n}-desc"',
                 'style="max-width:100%;height:auto">',
-                f'<title id="{n}-title">{escape(self._title)}</title>',
-                f'<desc id="{n}-desc">{escape(" · ".join(timeline.headline))}. {escape(said)}</desc>',
+                f'<title id="{n}-title">{_said(self._title)}</title>',
+                f'<desc id="{n}-desc">{_said(" · ".join(timeline.headline))}. {_said(said)}</desc>',
                 f"<style>{_STYLE.replace('NAME', n).strip()}</style>",
-                f'<defs><pattern id="{n}-hatch" width="5" height="5" patternUnits="userSpaceOnUse" '
-                'patternTransform="rotate(45)"><path d="M0 0V5" stroke="var(--soft)" stroke-width="1.6"/></pattern></defs>',
+                f'<defs><pattern id="{n}-hatch" width="5" height="5" patternUnits="userSpaceOnUse"',
+                'patternTransform="rotate(45)"><path d="M0 0V5" stroke="var(--soft)" stroke-width="1.6"/></pattern>',
+                "</defs>",
                 f'<rect class="paper" x=".5" y=".5" width="{WIDTH - 1}" height="{height - 1:g}" rx="8"/>',
                 *behind,
                 *self._parts,
@@ -129,7 +128,7 @@ class _Drawing:
     def _text(self, x: float, y: float, text: str, kind: str = "", anchor: str = "") -> None:
         classes = f' class="{kind}"' if kind else ""
         end = f' text-anchor="{anchor}"' if anchor else ""
-        self._parts.append(f'<text x="{x:g}" y="{y:g}"{classes}{end}>{escape(text)}</text>')
+        self._parts.append(f'<text x="{x:g}" y="{y:g}"{classes}{end}>{_said(text)}</text>')
 
     def _wrapped(self, x: float, text: str, kind: str = "") -> None:
         for line in _broken(text, int((WIDTH - x - 16) / _CHARACTER)):
@@ -190,11 +189,12 @@ class _Drawing:
             unit = (_WINDOWS - 8) / most
             height, right = window.drafted * unit, window.right * unit
             told = f"{plural(window.drafted, 'drafted token')}, {window.right} right"
-            self._parts.append(
-                f'<g class="{kind}"><title>{told}</title>'
-                f'<rect class="sent" x="{x:.1f}" y="{y + 18 - height:.1f}" width="{width:.1f}" height="{height:.1f}"/>'
-                f'<rect class="right" x="{x:.1f}" y="{y + 18 - right:.1f}" width="{width:.1f}" height="{right:.1f}"/></g>'
-            )
+            at, base = f'x="{x:.1f}" width="{width:.1f}"', y + 18
+            self._parts += [
+                f'<g class="{kind}"><title>{told}</title>',
+                f'<rect class="sent" {at} y="{base - height:.1f}" height="{height:.1f}"/>',
+                f'<rect class="right" {at} y="{base - right:.1f}" height="{right:.1f}"/></g>',
+            ]
         self._y += _WINDOWS
 
     def _reader(self, reader: Reader) -> None:
@@ -203,7 +203,9 @@ class _Drawing:
         self._text(16, y + 8, "reader", "name")
         self._text(16, y + 22, "text as it is shown", "soft")
         late = set(reader.late_s)
-        times = {round(self._x(at_s)): at_s in late for at_s, _ in sorted(reader.shown, key=lambda e: e[0] in late)}
+        times = {
+            round(self._x(at_s)): at_s in late for at_s, _ in sorted(reader.shown, key=lambda e: e[0] in late)
+        }
         for is_late, kind in ((False, "shown"), (True, "late")):
             path = "".join(f"M{x} {y:g}v8" for x, which in sorted(times.items()) if which is is_late)
             if path:
@@ -233,7 +235,7 @@ class _Drawing:
             for (place, mark), x in zip(own, places, strict=True):
                 y = top + 6
                 drawn.append(
-                    f'<g><title>{mark.at_s:.2f} s: {escape(mark.text)}</title>'
+                    f"<g><title>{mark.at_s:.2f} s: {_said(mark.text)}</title>"
                     f'<circle class="badge" cx="{x:.1f}" cy="{y:g}" r="{_BADGE}"/>'
                     f'<text class="label" x="{x:.1f}" y="{y + 4:g}">{mark_label(place)}</text></g>'
                 )
@@ -247,7 +249,7 @@ class _Drawing:
         x = 16.0
         self._y += 4
         for kind, words in entries:
-            width = 26 + len(words) * _CHARACTER + 14
+            width = 25 + len(words) * 6.8 + 16
             if x > 16 and x + width > WIDTH - 8:
                 x, self._y = 16.0, self._y + _LINE
             flat = kind in ("delayed", "queued", "holding")
@@ -269,8 +271,8 @@ class _Drawing:
     def _mark_list(self) -> None:
         for place, mark in enumerate(self._timeline.marks):
             self._text(24, self._y + 12, mark_label(place), "name", "middle")
-            self._text(80, self._y + 12, f"{mark.at_s:.2f} s", "soft", "end")
-            self._wrapped(90, mark.text)
+            self._text(86, self._y + 12, f"{mark.at_s:.2f} s", "soft", "end")
+            self._wrapped(96, mark.text)
 
     def _costs(self) -> None:
         charged = [
@@ -291,6 +293,10 @@ def _classes(lanes: Sequence[Lane]) -> dict[str, str]:
     others = [name for name in names if name != device]
     found = {} if device is None else {device: "e0"}
     return found | {name: f"e{(place + 1) % _COLOURS}" for place, name in enumerate(others)}
+
+
+def _said(text: str) -> str:
+    return escape(printable(text))
 
 
 def _short(name: str, most: int) -> str:

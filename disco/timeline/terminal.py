@@ -13,7 +13,7 @@ from rich.text import Text
 from disco.session.records.route_record import RouteRecord
 from disco.timeline.building import timeline_of
 from disco.timeline.model import Lane, Reader, Span, SpanKind, Timeline
-from disco.timeline.words import SPAN_WORDS, mark_label, money, tick_step
+from disco.timeline.words import SPAN_WORDS, mark_label, money, printable, tick_step
 
 __all__ = ["TimelinePicture", "timeline_lines"]
 
@@ -101,7 +101,10 @@ class _Drawing:
         return min(self._cells - 1, int(at_s / total_s * self._cells)) if total_s > 0 else 0
 
     def _named(self, name: str, style: str) -> Text:
-        short = name if len(name) <= self._label else name[: self._label - 1] + ("." if self._is_ascii else "…")
+        name = self._plain(name)
+        short = (
+            name if len(name) <= self._label else name[: self._label - 1] + ("." if self._is_ascii else "…")
+        )
         return Text(f"{short:<{self._label}} ", style=style, no_wrap=True)
 
     def _row(self, name: str, cells: str, style: str) -> Text:
@@ -125,7 +128,9 @@ class _Drawing:
     def _lane(self, lane: Lane) -> Text:
         row = self._named(lane.endpoint, self._colours[lane.endpoint])
         cells: list[Span | None] = [None] * self._cells
-        for span in sorted(lane.spans, key=lambda s: s.start_s - s.end_s):  # short ones last, so that none is hidden
+        for span in sorted(
+            lane.spans, key=lambda s: s.start_s - s.end_s
+        ):  # short ones last, so that none is hidden
             first, last = self._column(span.start_s), self._column(span.end_s)
             for column in range(first, max(last, first + 1)):
                 cells[column] = span
@@ -183,6 +188,7 @@ class _Drawing:
     # ------------------------------------------------------------------ text
 
     def _plain(self, text: str) -> str:
+        text = printable(text)
         return text.replace("µ$", "u$").encode("ascii", "replace").decode() if self._is_ascii else text
 
     def _legend(self) -> Iterator[Text]:
@@ -193,7 +199,9 @@ class _Drawing:
             told.append(f"{right} {some} {none} drafts: all right, some, none")
         if self._timeline.reader is not None:
             shown, late = _ASCII_SHOWN if self._is_ascii else _SHOWN
-            told.append(f"{shown} text for the reader" + (f", {late} late" if self._timeline.reader.late_s else ""))
+            told.append(
+                f"{shown} text for the reader" + (f", {late} late" if self._timeline.reader.late_s else "")
+            )
         yield from _wrapped(told, self._width, "dim")
 
     def _marks(self) -> Table:
@@ -204,9 +212,7 @@ class _Drawing:
         for place, mark in enumerate(self._timeline.marks):
             name = None if mark.lane is None else self._timeline.lanes[mark.lane].endpoint
             style = "" if name is None else self._colours[name]
-            grid.add_row(
-                mark_label(place), f"{mark.at_s:.2f} s", Text(self._plain(mark.text), style=style)
-            )
+            grid.add_row(mark_label(place), f"{mark.at_s:.2f} s", Text(self._plain(mark.text), style=style))
         return grid
 
     def _costs(self) -> Table:

@@ -7,7 +7,7 @@ from typing import Final
 
 from disco.timeline.model import SpanKind
 
-__all__ = ["SPAN_WORDS", "mark_label", "money", "plural", "seconds", "tick_step"]
+__all__ = ["SPAN_WORDS", "mark_label", "money", "plural", "printable", "seconds", "tick_step"]
 
 SPAN_WORDS: Final = {
     SpanKind.DELAYED: "planned for later",
@@ -38,12 +38,24 @@ def plural(number: int, what: str) -> str:
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
+def printable(text: str) -> str:
+    """Return a text without control characters: a record may come from anywhere, and names in it are anybody's."""
+    return (
+        text
+        if text.isprintable()
+        else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    )
+
+
 def mark_label(place: int) -> str:
     """Return the label of a mark by its place from 0: 1 to 9, then letters; one character."""
     return "123456789abcdefghijklmnopqrstuvwxyz"[place] if place < 35 else "+"
 
 
+_SHORTEST_S: Final = 1e-9
+
+
 def tick_step(total_s: float, most: int) -> float:
     """Return the distance of ticks of an axis, s: 1, 2 or 5 times a power of ten, so that there are at most `most`."""
-    step = 10.0 ** math.floor(math.log10(total_s / most)) if total_s > 0 else 1.0
+    step = 10.0 ** math.floor(math.log10(total_s / most)) if total_s > _SHORTEST_S else 1.0
     return next((step * times for times in (1, 2, 5, 10) if total_s / (step * times) <= most), step * 10)

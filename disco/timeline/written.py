@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import bisect
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from disco.session.records.route_record import RouteRecord
 
@@ -46,15 +48,20 @@ def turns_of(record: RouteRecord) -> tuple[tuple[int, int], ...]:
     return tuple(zip(begins, writers, strict=False))
 
 
+def _pieces(record: RouteRecord) -> Iterator[tuple[int, int, int]]:
+    """Yield (begin, end, number of the attempt) of each piece of `generated` by one attempt."""
+    turns = turns_of(record)
+    for (begin, number), (end, _) in pairwise([*turns, (len(record.generated), -1)]):
+        yield begin, end, number
+
+
 def stretches(record: RouteRecord) -> list[WrittenStretch]:
     """Return what each attempt wrote, in the order in which they first wrote.
 
     Of the tokens of an attempt, the answer has the first ones, as many as the record says were kept.
     """
-    turns = turns_of(record)
-    ends = [*(begin for begin, _ in turns[1:]), len(record.generated)]
     pieces: dict[int, list[tuple[float, int]]] = {}
-    for (begin, number), end in zip(turns, ends, strict=True):
+    for begin, end, number in _pieces(record):
         pieces.setdefault(number, []).extend(record.generated[begin:end])
     before, offsets = 0, {}
     for number in dict.fromkeys(segment.attempt for segment in record.segments):
@@ -63,9 +70,7 @@ def stretches(record: RouteRecord) -> list[WrittenStretch]:
     return [_stretch(record, number, piece, offsets.get(number, 0)) for number, piece in pieces.items()]
 
 
-def _stretch(
-    record: RouteRecord, number: int, piece: list[tuple[float, int]], before: int
-) -> WrittenStretch:
+def _stretch(record: RouteRecord, number: int, piece: list[tuple[float, int]], before: int) -> WrittenStretch:
     limit = before + record.attempts[number].kept_tokens
     kept: list[tuple[float, int]] = []
     dropped: list[tuple[float, int]] = []
@@ -84,7 +89,5 @@ def _stretch(
 
 def last_written_s(record: RouteRecord, number: int) -> float | None:
     """Return when an attempt wrote its last piece, seconds since the request; None where that is not known."""
-    turns = turns_of(record)
-    ends = [*(begin for begin, _ in turns[1:]), len(record.generated)]
-    places = [end - 1 for (begin, by), end in zip(turns, ends, strict=True) if by == number and end > begin]
+    places = [end - 1 for begin, end, by in _pieces(record) if by == number and end > begin]
     return record.generated[places[-1]][0] if places else None

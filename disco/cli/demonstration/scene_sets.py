@@ -8,7 +8,7 @@ from importlib import import_module
 from disco.cli.console import Screen
 from disco.cli.demonstration.scene import Keep
 from disco.cli.pictures.recorded_screen import RecordedScreen
-from disco.telemetry.route_log import RouteLog
+from disco.client import RouteLog
 
 __all__ = ["run_scenes"]
 

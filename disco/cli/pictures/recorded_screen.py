@@ -40,7 +40,7 @@ aria-labelledby="{unique_id}-name {unique_id}-about">
 <title id="{unique_id}-name">TITLE</title>
 <desc id="{unique_id}-about">ABOUT</desc>
 <style>
-.{unique_id}-matrix{{font-family:"DejaVu Sans Mono",Menlo,Consolas,"Liberation Mono",monospace;font-size:{char_height}px;\
+.{unique_id}-matrix{{font-family:"DejaVu Sans Mono",Menlo,Consolas,monospace;font-size:{char_height}px;\
 line-height:{line_height}px;font-variant-east-asian:full-width}}
 .{unique_id}-title{{font-size:18px;font-weight:bold;font-family:system-ui,sans-serif}}
 {styles}

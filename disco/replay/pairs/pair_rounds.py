@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import MISSING, fields, replace
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
@@ -31,7 +31,7 @@ from disco.speculate.tally import Tally
 __all__ = ["Asked", "PairRounds"]
 
 _WRONG: Final = -1  # no token of the target
-_PLAIN_FIELDS: Final = tuple(one.name for one in fields(Tally) if one.name not in ("windows", "tokens", "timed_windows"))
+_PLAIN_FIELDS: Final = tuple(one.name for one in fields(Tally) if one.default is not MISSING)
 _PLAIN: Final = attrgetter(*_PLAIN_FIELDS)
 _ROUNDING_S: Final = 1e-9  # the driver's clock did not begin with the attempt
 
@@ -163,10 +163,8 @@ class PairRounds:
         then = self._at(at_s)
         plain = dict(zip(_PLAIN_FIELDS, then.tally, strict=True))
         timed = [one for one in self._rounds.tally.timed_windows if one[1] <= then.at_s + _ROUNDING_S]
-        tally = Tally(
-            **plain, windows=Counter(then.windows), tokens=Counter(then.tokens), timed_windows=timed
-        )
-        return report_of(tally, then.counts.rejected)
+        tally = Tally(**plain, windows=Counter(then.windows), tokens=Counter(then.tokens))
+        return report_of(replace(tally, timed_windows=timed), then.counts.rejected)
 
     @property
     def drafter(self) -> str:

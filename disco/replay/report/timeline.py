@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from disco.replay.report.chart_style import (
@@ -18,52 +16,9 @@ from disco.replay.report.chart_style import (
     numbers,
 )
 from disco.session.records.route_record import MigrationRecord, RouteRecord
+from disco.timeline.written import WrittenStretch, stretches
 
-__all__ = ["WrittenStretch", "stretches", "timeline"]
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenStretch:
-    """What one endpoint wrote of the answer.
-
-    Attributes:
-        endpoint: the endpoint's name.
-        kept: (seconds since the request, tokens of the answer at that time).
-        dropped: the same for tokens that the endpoint wrote beyond the cut; the reader never got them.
-    """
-
-    endpoint: str
-    kept: tuple[tuple[float, int], ...]
-    dropped: tuple[tuple[float, int], ...]
-
-
-def stretches(record: RouteRecord) -> list[WrittenStretch]:
-    """Split the record's generated timeline by endpoint.
-
-    An endpoint's stretch begins with its first content (the first endpoint's: at 0) and ends with the first content
-    of the next one. Of the tokens in the stretch, the answer has as many as the record says were kept.
-    """
-    times = [at for at, _ in record.generated]
-    writers = list(dict.fromkeys(piece.attempt for piece in record.segments))
-    begins = [0, *(bisect.bisect_left(times, record.attempts[n].first_content_s or 0.0) for n in writers[1:])]
-    out = []
-    before = 0
-    for number, begin, end in zip(writers, begins, [*begins[1:], len(times)], strict=True):
-        limit = before + record.attempts[number].kept_tokens
-        kept: list[tuple[float, int]] = []
-        dropped: list[tuple[float, int]] = []
-        total = before
-        for at, tokens in record.generated[begin:end]:
-            total += tokens
-            if total <= limit:
-                kept.append((at, total))
-            else:
-                if not dropped:  # join on to the kept tokens, also if a packet straddles the cut
-                    dropped.append(kept[-1] if kept else (at, before))
-                dropped.append((at, total))
-        out.append(WrittenStretch(record.attempts[number].endpoint, tuple(kept), tuple(dropped)))
-        before = limit
-    return out
+__all__ = ["timeline"]
 
 
 def timeline(record: RouteRecord) -> Plot | None:

@@ -175,8 +175,8 @@ class LatencyRecord:
 class RouteRecord:
     """What happened to one answer; see the module's docstring.
 
-    `to_dict` and `to_json` hold everything except the timelines, which are included on request: `generated`, `released`,
-    `turns`, and the times of drafted windows.
+    `to_dict` and `to_json` hold everything except the timelines, which are included on request: `generated`,
+    `released`, `turns`, and the times of drafted windows.
 
     Attributes:
         created_s: when the request came, Unix time in seconds; None in virtual time.

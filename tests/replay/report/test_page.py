@@ -19,7 +19,7 @@ from disco.replay.report import Report, terminal_tables, to_html, to_json
 from disco.replay.report.chart_style import styles
 from disco.replay.report.charts import figures
 from disco.replay.report.report_data import bound, groups, line_names, pareto_front
-from disco.replay.report.timeline import stretches, timeline
+from disco.replay.report.timeline import timeline
 from disco.session.records.route_record import (
     AttemptRecord,
     LatencyRecord,
@@ -29,6 +29,7 @@ from disco.session.records.route_record import (
 )
 
 # ---------------------------------------------------------------------- tables
+from disco.timeline.written import stretches
 
 
 def test_a_table_shows_every_cell_with_its_cost_and_its_distance_to_the_oracle():

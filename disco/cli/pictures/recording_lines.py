@@ -1,0 +1,101 @@
+"""Finds answers in a recording without reading more of it than is needed."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from disco.errors import ConfigurationError
+from disco.session.records.route_record import RouteRecord
+from disco.timeline import read_record
+
+__all__ = ["Line", "answer_at", "lines_of", "newest"]
+
+LAST = "last"
+
+
+class Line(NamedTuple):
+    """A line of a recording that is not empty; its number counts from 1, as editors count."""
+
+    number: int
+    text: bytes
+
+    def record(self, path: Path) -> RouteRecord:
+        """Return the record in it.
+
+        Raises:
+            ConfigurationError: there is none; the message names the file and the line.
+        """
+        try:
+            return read_record(self.text)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{path}, line {self.number}: {error}") from None
+
+
+def lines_of(path: Path) -> Iterator[Line]:
+    """Yield the lines of a recording that are not empty, one at a time.
+
+    Raises:
+        ConfigurationError: the file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            for number, text in enumerate(file, 1):
+                if text.strip():
+                    yield Line(number, text)
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def newest(path: Path, count: int) -> tuple[list[Line], int]:
+    """Return the last lines, at most `count`, and how many there are in all. Only these are kept and none is parsed."""
+    kept: deque[Line] = deque(maxlen=count)
+    total = 0
+    for line in lines_of(path):
+        kept.append(line)
+        total += 1
+    return list(kept), total
+
+
+def answer_at(path: Path, which: str) -> Line:
+    """Return the line of one answer.
+
+    Args:
+        path: the recording.
+        which: "last"; the number of a line; or when the request came (`created_s`, Unix time in seconds, with a decimal
+            point).
+
+    Raises:
+        ConfigurationError: there is no such answer, or it is not told what answer.
+    """
+    if which == LAST:
+        found, _ = newest(path, 1)
+        if not found:
+            raise ConfigurationError(f"{path} has no answers yet")
+        return found[0]
+    if which.isdecimal():
+        return _line(path, int(which))
+    if which.replace(".", "", 1).isdecimal():
+        return _created(path, which)
+    raise ConfigurationError(
+        f"--answer {which}: name the number of a line, as `disco show {path}` lists them, the time of the request "
+        "(created_s of its record), or last"
+    )
+
+
+def _line(path: Path, number: int) -> Line:
+    last = 0
+    for line in lines_of(path):
+        if line.number == number:
+            return line
+        last = line.number
+    raise ConfigurationError(f"{path} has no answer in line {number}; its last one is in line {last}")
+
+
+def _created(path: Path, which: str) -> Line:
+    for line in lines_of(path):
+        if which.encode() in line.text and line.record(path).created_s == float(which):
+            return line
+    raise ConfigurationError(f"{path} has no answer whose created_s is {which}")

@@ -1,0 +1,134 @@
+"""`disco show FILE`: recorded answers as a list, and one of them as a time line."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from disco.cli.console import Screen
+from disco.cli.output_files import check_output, write
+from disco.errors import ConfigurationError
+
+__all__ = ["add_show"]
+
+LISTED = 20
+
+Commands = Any  # argparse's own type for what `add_subparsers` returns is private
+
+
+def add_show(commands: Commands) -> None:
+    """Add the command `disco show`."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "show",
+        help="show recorded answers as time lines: who wrote what when, and why",
+        description="Lists the answers of a file of route records, or draws one of them: a lane for each endpoint, "
+        "what the reader had, and what happened when. Records hold numbers and names only, never text.",
+    )
+    parser.add_argument(
+        "trace", metavar="FILE", help="route records, as disco.RouteLog writes them (JSON lines)"
+    )
+    parser.add_argument(
+        "--answer",
+        metavar="WHICH",
+        help="the answer to draw: its number in the list, last, or its created_s",
+    )
+    parser.add_argument("--html", metavar="OUT", help="write it as a page of its own, - is standard output")
+    parser.add_argument("--svg", metavar="OUT", help="write it as a picture (SVG), - is standard output")
+    parser.add_argument("--title", metavar="TEXT", help="what stands above the page or the picture")
+    parser.add_argument(
+        "--last",
+        type=int,
+        default=LISTED,
+        metavar="N",
+        help=f"how many answers are listed, the newest (default: {LISTED})",
+    )
+    parser.set_defaults(run=_run)
+
+
+def _run(screen: Screen, arguments: argparse.Namespace) -> int:
+    if arguments.last < 1:
+        raise ConfigurationError(f"--last must be at least 1, not {arguments.last}")
+    check_output(arguments, html=arguments.html, svg=arguments.svg)
+    path = Path(arguments.trace)
+    if arguments.answer is not None or arguments.html is not None or arguments.svg is not None:
+        return _show_one(screen, path, arguments)
+    return _list(screen, path, arguments.last)
+
+
+def _show_one(screen: Screen, path: Path, arguments: argparse.Namespace) -> int:
+    from disco.cli.pictures.recording_lines import answer_at, newest  # noqa: PLC0415 - `disco --help` stays light
+    from disco.timeline import timeline_html, timeline_lines, timeline_svg  # noqa: PLC0415 - as above
+
+    which = arguments.answer
+    if which is None:
+        _, total = newest(path, 1)
+        if total > 1:
+            raise ConfigurationError(
+                f"{path} has {total:,} answers: say which one with --answer (a number, or last)"
+            )
+        which = "last"
+    record = answer_at(path, which).record(path)
+    if arguments.svg is not None:
+        write(screen, arguments.svg, timeline_svg(record, title=arguments.title), "Picture")
+    if arguments.html is not None:
+        write(screen, arguments.html, timeline_html(record, title=arguments.title), "Page")
+    if arguments.svg is None and arguments.html is None:
+        screen.show(timeline_lines(record))
+    return 0
+
+
+def _list(screen: Screen, path: Path, count: int) -> int:
+    from disco.cli.pictures.recording_lines import newest  # noqa: PLC0415 - as above
+    from disco.timeline.summary import happenings, writers  # noqa: PLC0415 - as above
+    from disco.timeline.words import money, printable, seconds  # noqa: PLC0415 - as above
+
+    lines, total = newest(path, count)
+    rows, damaged = [], []
+    for line in lines:
+        try:
+            record = line.record(path)
+        except ConfigurationError as error:
+            damaged.append(str(error))
+            continue
+        first_s = record.pace.ttft_released_s
+        rows.append(
+            (
+                str(line.number),
+                _when(record.created_s),
+                printable(record.preset),
+                printable(" → ".join(writers(record))) or "–",
+                f"{record.answer_tokens:,}",
+                "–" if first_s is None else seconds(first_s),
+                seconds(record.duration_s),
+                money(record.cost),
+                ", ".join(happenings(record)),
+            )
+        )
+    if not total:
+        raise ConfigurationError(f"{path} has no answers yet")
+    if rows:
+        columns = (
+            "#",
+            "when",
+            "preset",
+            "written by",
+            "tokens",
+            "first text",
+            "in all",
+            "cost",
+            "what happened",
+        )
+        screen.table("", columns, rows)
+    for problem in damaged:
+        screen.line(problem, style="red")
+    if total > len(lines):
+        screen.line(f"The newest {len(lines):,} of {total:,} answers; --last N lists more.", style="dim")
+    if rows:
+        screen.line(f"One of them as a time line: disco show {path} --answer {rows[-1][0]}", style="dim")
+    return 1 if damaged and not rows else 0
+
+
+def _when(created_s: float | None) -> str:
+    return "–" if created_s is None else f"{datetime.fromtimestamp(created_s):%Y-%m-%d %H:%M:%S}"
