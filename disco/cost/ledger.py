@@ -60,7 +60,14 @@ class Charge(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over charges."""
+    """Sums over charges.
+
+    Attributes:
+        prompt_tokens: tokens of prompts and prefixes, cached ones included.
+        completion_tokens: tokens generated.
+        cached_tokens: tokens of prompts that were not computed again.
+        cost: unified money, USD.
+    """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
