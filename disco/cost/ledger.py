@@ -44,7 +44,7 @@ class Charge(NamedTuple):
             the answer before and belongs to no answer.
         endpoint: the endpoint's name.
         phase: what the tokens were processed for.
-        prompt_tokens: prompt and prefix tokens, `cached_tokens` of which were not computed again.
+        prompt_tokens, cached_tokens: tokens of prompt and prefix, and how many of them were not computed again.
         completion_tokens: tokens generated.
         cost: in unified money (USD).
     """

@@ -66,8 +66,10 @@ def described(documented: type) -> dict[str, str]:
     """Return the attributes in the docstring of a class, with what is said of each, on one line."""
     text = inspect.getdoc(documented) or ""
     _, _, attributes = text.partition("Attributes:\n")
-    entries = re.findall(r"^ {4}(\w[\w, ]*): (.*(?:\n {8}.*)*)", attributes.split("\n\n")[0], re.MULTILINE)
-    return {name: " ".join(meaning.split()) for names, meaning in entries for name in names.split(", ")}
+    entries = re.findall(
+        r"^ {4}(\w+(?:,\s+\w+)*): (.*(?:\n {8}.*)*)", attributes.split("\n\n")[0], re.MULTILINE
+    )
+    return {name: " ".join(meaning.split()) for names, meaning in entries for name in re.split(r",\s+", names)}
 
 
 def command_line_page() -> str:
