@@ -69,7 +69,9 @@ def described(documented: type) -> dict[str, str]:
     entries = re.findall(
         r"^ {4}(\w+(?:,\s+\w+)*): (.*(?:\n {8}.*)*)", attributes.split("\n\n")[0], re.MULTILINE
     )
-    return {name: " ".join(meaning.split()) for names, meaning in entries for name in re.split(r",\s+", names)}
+    return {
+        name: " ".join(meaning.split()) for names, meaning in entries for name in re.split(r",\s+", names)
+    }
 
 
 def command_line_page() -> str:

@@ -187,8 +187,8 @@ class Disco(SyncRouting, OpenAI):
             histories, state, prompt_cache, timeouts, default_options, redact, speculate, power, shadow, attach: as for
             `AsyncDisco`.
         on_route: as for `AsyncDisco`; called in the thread that made the answer.
-        api_key, base_url, organization, project, timeout, max_retries, default_headers, default_query: as for
-            `OpenAI`; the session does the retries.
+        api_key, base_url, organization, project, timeout, default_headers, default_query: as for `OpenAI`.
+        max_retries: as for `AsyncDisco`.
         http_client: as for `OpenAI`; routed requests also go through it.
 
     Raises:
