@@ -166,12 +166,21 @@ class Candidate:
         return min(for_s, _LOADED * self.load_s) if self.loads else 0.0
 
     def slow_first_token_s(self, tokens: int) -> float:
-        """Return how long a first token takes once it is slow, s, waits in a queue not counted; `inf`: not known."""
+        """Return how long a first token takes once it is slow, s, waits in a queue not counted; `inf`: not known.
+
+        Args:
+            tokens: length of the prompt.
+        """
         if self.slow_start is None:
             return float("inf")
         usual_s = self.overhead_s + tokens / self.prefill_tps
         return self.load_s + max(self.slow_start * usual_s, LEAST_SLOW_S)
 
     def answer_s(self, prompt_tokens: int, answer_tokens: int) -> float:
-        """Return the expected time to the end of an answer of that length, s."""
+        """Return the expected time to the end of an answer of that length, s.
+
+        Args:
+            prompt_tokens: length of the prompt.
+            answer_tokens: length of the answer.
+        """
         return self.time_to_first_token_s(prompt_tokens) + answer_tokens / self.decode_tps

@@ -190,14 +190,25 @@ class EndpointFailure(Exception):
 
 
 def attach_evidence(error: Exception, *, partial_text: str, route: Any) -> Exception:
-    """Set the text already delivered and the route record as attributes of `error`, outside its message."""
+    """Set the text already delivered and the route record as attributes of `error`, outside its message.
+
+    Args:
+        error: the error that the caller gets.
+        partial_text: the text already delivered.
+        route: the route record; None where there is none.
+    """
     error.partial_text = partial_text  # type: ignore[attr-defined]
     error.route = route  # type: ignore[attr-defined]
     return error
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a sentence that suggests the known names nearest to a mistyped one, or lists all known names."""
+    """Return a sentence that suggests the known names nearest to a mistyped one, or lists all known names.
+
+    Args:
+        name: the mistyped name.
+        known: all names there are.
+    """
     known = sorted(known)
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     if close:

@@ -153,6 +153,11 @@ class Ended:
 
     `finish_reason` is the API's (`stop`, `length`, `tool_calls`, `content_filter`), or `parked` when the attempt
     stopped after its prefill because it was asked to (see `Attempt.park`).
+
+    Attributes:
+        finish_reason: see above.
+        usage: what was processed; None where the endpoint does not say.
+        raw: the provider's own last event, for details that are passed on; None for none.
     """
 
     finish_reason: str
@@ -162,7 +167,12 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Bytes that one attempt sent and received, HTTP headers included; 0 where nothing left this process."""
+    """Bytes that one attempt sent and received, HTTP headers included; 0 where nothing left this process.
+
+    Attributes:
+        bytes_up: sent.
+        bytes_down: received.
+    """
 
     bytes_up: int = 0
     bytes_down: int = 0

@@ -248,6 +248,9 @@ class Plan:
         """Return the endpoints named here whose models are to be loaded from the request on.
 
         Not of those that cool down, perhaps because their model cannot be loaded, or are spared, unless they start.
+
+        Args:
+            candidates: the endpoints of the request, by name.
         """
         last = {rest.endpoint for rest in self.deprioritised}
         named = [start.endpoint for start in self.starts]
@@ -262,6 +265,9 @@ class Plan:
 
         The highest tier of a cascade is not judged. It only chooses its class by label scores, where it is known to
         give them: a server that is itself a cascade does not judge requests for log probabilities.
+
+        Args:
+            candidate: the endpoint.
         """
         if self.assist is not None and candidate.name == self.assist.heir:
             return self.wants | _OF_AN_HEIR

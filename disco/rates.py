@@ -31,7 +31,13 @@ class Rates:
             raise ValueError(f"cached_share must lie between 0 and 1, not at {self.cached_share}")
 
     def cost(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> float:
-        """Return what these tokens cost; `cached_tokens` are part of `prompt_tokens`."""
+        """Return what these tokens cost; `cached_tokens` are part of `prompt_tokens`.
+
+        Args:
+            prompt_tokens: tokens of the prompt, cached ones included.
+            completion_tokens: tokens generated.
+            cached_tokens: tokens of the prompt that were not computed again.
+        """
         computed = prompt_tokens - cached_tokens
         return (
             self.cost_in * (computed + self.cached_share * cached_tokens) + self.cost_out * completion_tokens

@@ -14,7 +14,14 @@ MOST_CLASSES = 256
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """The four clocks of an attempt, in seconds; None switches one off."""
+    """The four clocks of an attempt, in seconds; None switches one off.
+
+    Attributes:
+        connect_s: until there is a connection, s.
+        first_content_s: from the request to the first content, s.
+        gap_s: between two pieces of content, s.
+        total_s: for the whole answer, s.
+    """
 
     connect_s: float | None = 5.0
     first_content_s: float | None = 30.0
@@ -69,7 +76,11 @@ class Request:
     drafts: int | None = None
 
     def due_in(self, deadline_s: float) -> Request:
-        """Return the request with another limit on the time of the whole answer, in seconds."""
+        """Return the request with another limit on the time of the whole answer, in seconds.
+
+        Args:
+            deadline_s: the limit, s.
+        """
         alone = self.timeouts_alone
         return replace(
             self,
@@ -85,13 +96,21 @@ class Request:
         return limit if limit is not None else self.cap
 
     def capped(self, tokens: int) -> Request:
-        """Return the request with a limit on its answer that applies even where the application set none."""
+        """Return the request with a limit on its answer that applies even where the application set none.
+
+        Args:
+            tokens: the limit.
+        """
         limit = self.max_tokens
         cap = tokens if limit is None else min(limit, tokens)
         return replace(self.limited(cap), cap=cap)
 
     def limited(self, max_tokens: int) -> Request:
-        """Return the request with another limit, under each name under which it has one; unchanged without a limit."""
+        """Return the request with another limit, under each name under which it has one; unchanged without a limit.
+
+        Args:
+            max_tokens: the limit.
+        """
         names = ("max_completion_tokens", "max_tokens")
         given = {name: max_tokens for name in names if self.params.get(name) is not None}
         responses = self.responses
@@ -102,6 +121,9 @@ class Request:
 
 def check_classes(classes: Sequence[str]) -> None:
     """Check the answers that a request lets an endpoint choose between.
+
+    Args:
+        classes: the texts of the classes.
 
     Raises:
         ValueError: there are fewer than 2 or more than 256, one is blank, or two are equal, spaces around them apart.

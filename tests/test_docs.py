@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import dataclasses
 import importlib.util
 import inspect
@@ -12,6 +13,7 @@ import re
 from pathlib import Path
 
 import pytest
+from documentation.stand_ins import stand_in
 from forked import run_script
 
 from disco import AsyncDisco, Disco
@@ -24,7 +26,8 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglo
 TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
 PROSE = {p: re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL) for p, text in TEXTS.items()}
 
-# (page:line, the mark before it, code): `<!-- test: needs a server -->`, or `the package NAME` that is imported
+# (page:line, the mark before it, code): `<!-- test: needs a server -->`, `the server NAME` of the page, for which
+# another stands in, or `the package NAME` that is imported
 BLOCK = r"(?:^<!-- test: needs (?P<mark>.*?) -->\n+)?^ *```py(?:thon)?\n(?P<code>.*?)^ *```$"
 BLOCKS = [
     (f"{page.relative_to(ROOT)}:{text[: at.start('code')].count(chr(10)) + 1}", at["mark"] or "", at["code"])
@@ -47,16 +50,24 @@ def test_code_runs(mark, code, request, tmp_path):
     """As a user would: a script of its own, away from the checkout."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("OPENAI_")}
     package = mark.removeprefix("the package ")
-    if mark == "a server":  # the key and the model's name in the text are taken by this one
+    servers = contextlib.ExitStack()
+    if mark.startswith("the server "):
+        native = request.getfixturevalue("native_server").base_url
+        there, here = servers.enter_context(stand_in(mark.removeprefix("the server "), native))
+        assert there in code
+        code = code.replace(there, here)
+        environment |= {"OPENAI_BASE_URL": native, "OPENAI_API_KEY": "from-env"}
+    elif mark == "a server":  # the key and the model's name in the text are taken by this one
         server = request.getfixturevalue("llama_server")
         environment |= {"OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "from-env"}
-    elif mark and importlib.util.find_spec(package) is None:
+    elif package != mark and importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed: make test-frameworks")
     script = tmp_path / "block.py"
     script.write_text(code, encoding="utf-8")
-    printed, complaints = run_script(script, cwd=tmp_path, environment=environment, timeout_s=600.0)
+    with servers:
+        printed, complaints = run_script(script, cwd=tmp_path, environment=environment, timeout_s=600.0)
     assert "Traceback" not in complaints
-    if mark == "a server":
+    if "server" in mark:
         assert printed.strip()
         if "stream.route" in code:
             # The answer, then the winner's name and the cost right behind it.
@@ -101,7 +112,7 @@ def test_what_is_named_exists():
     text = " ".join(TEXTS[ROOT / "README.md"].split())
     (sentence,) = re.findall(r"The presets: (.*?)\. ", text)
     assert set(re.findall(r"`([a-z-]+)`", sentence)) == set(available_presets())
-    for name in named(r'preset="([^"]+)"'):
+    for name in named(r'preset="([a-z-]+)"'):
         load_preset(name)
     files = named(r"`((?:disco|tests|docs|policies|profiles|examples)/[\w./*-]*)`", PROSE)
     assert [name for name in files if not any(ROOT.glob(name.rstrip("/")))] == []

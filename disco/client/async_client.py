@@ -219,9 +219,10 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
         on_route: called in the event loop with the route record of every finished answer. Must not block. May be
             a list of callables. An exception from one of them is logged and does not affect the answer. A
             `disco.RouteLog` writes the records to a file.
-        api_key, base_url, organization, project, timeout, max_retries, default_headers, default_query,
-            http_client: as for `AsyncOpenAI`. The session does the retries: it tries another endpoint first. If
-            only one endpoint is left, the session tries it again up to `max_retries` times.
+        api_key, base_url, organization, project, timeout, default_headers, default_query, http_client: as for
+            `AsyncOpenAI`.
+        max_retries: how often the only endpoint left is tried again. The session does that, and tries another endpoint
+            first.
 
     Raises:
         disco.errors.ConfigurationError: unknown preset or profile, or settings that contradict each other.

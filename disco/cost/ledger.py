@@ -44,7 +44,7 @@ class Charge(NamedTuple):
             the answer before and belongs to no answer.
         endpoint: the endpoint's name.
         phase: what the tokens were processed for.
-        prompt_tokens: prompt and prefix tokens, `cached_tokens` of which were not computed again.
+        prompt_tokens, cached_tokens: tokens of prompt and prefix, and how many of them were not computed again.
         completion_tokens: tokens generated.
         cost: in unified money (USD).
     """
@@ -60,7 +60,14 @@ class Charge(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over charges."""
+    """Sums over charges.
+
+    Attributes:
+        prompt_tokens: tokens of prompts and prefixes, cached ones included.
+        completion_tokens: tokens generated.
+        cached_tokens: tokens of prompts that were not computed again.
+        cost: unified money, USD.
+    """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0

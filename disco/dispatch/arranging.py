@@ -64,9 +64,18 @@ class Arranging(Protocol):
         ...
 
     def limited(self, able: Sequence[Candidate]) -> frozenset[str]:
-        """Return the names of the endpoints whose tokens the policy's budget counts; only the policy starts these."""
+        """Return the names of the endpoints whose tokens the policy's budget counts; only the policy starts these.
+
+        Args:
+            able: the endpoints that may serve the request.
+        """
         ...
 
     def refit(self, lengths: Lengths, ttft: Empirical) -> None:
-        """Use these distributions from now on: prompt lengths, and the server's time to first token."""
+        """Use these distributions from now on: prompt lengths, and the server's time to first token.
+
+        Args:
+            lengths: prompt lengths, tokens.
+            ttft: the server's time to first token, s.
+        """
         ...

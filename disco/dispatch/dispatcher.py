@@ -81,7 +81,12 @@ class Dispatcher:
         return self._preset
 
     def refit(self, lengths: Lengths, ttft: Empirical) -> None:
-        """Use these distributions from now on: prompt lengths, and the server's time to first token."""
+        """Use these distributions from now on: prompt lengths, and the server's time to first token.
+
+        Args:
+            lengths: prompt lengths, tokens.
+            ttft: the server's time to first token, s.
+        """
         self._arranging.refit(lengths, ttft)
 
     def settle(self, spend: Spend | None, places: Collection[Place]) -> None:

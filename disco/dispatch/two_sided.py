@@ -97,6 +97,10 @@ class TwoSided:
         """Use these distributions from now on; every policy in use is planned again, in tens of microseconds.
 
         Only "optimal_wait" takes longer, one or a few milliseconds, and is planned when the next request comes.
+
+        Args:
+            lengths: prompt lengths, tokens.
+            ttft: the server's time to first token, s.
         """
         self._lengths = lengths
         self._ttft = ttft
@@ -110,6 +114,11 @@ class TwoSided:
         """Let the policy decide when the device and the server start; where one is missing, the other starts at once.
 
         "background" starts only the side that is not constrained and spares the other side; "urgent" starts both.
+
+        Args:
+            features: what the request needs.
+            able: the endpoints that may serve it.
+            budget_class: "background", "standard" or "urgent".
         """
         device, server = sides(able)
         if device is None or server is None:
@@ -125,7 +134,12 @@ class TwoSided:
         return Arrangement(starts, chosen, _names_at(spared.place, able))
 
     def settle(self, spend: Spend, *, used: bool) -> None:
-        """Say whether the side that the budget limits worked on a request whose arrangement has this `spend`."""
+        """Say whether the side that the budget limits worked on a request whose arrangement has this `spend`.
+
+        Args:
+            spend: what the arrangement said.
+            used: whether that side worked on the request.
+        """
         if (governor := self._governors.get(spend.place)) is not None:
             governor.settle(spend.ticket, used=used)
         if self._reserved.get(spend.place) == spend.ticket:
@@ -165,7 +179,11 @@ class TwoSided:
         return Arrangement(starts, chosen, spend=Spend(limited.place, ticket), used_up=used_up)
 
     def limited(self, able: Sequence[Candidate]) -> frozenset[str]:
-        """Return the names of the side that the policy's budget limits; empty without a budget or a second side."""
+        """Return the names of the side that the policy's budget limits; empty without a budget or a second side.
+
+        Args:
+            able: the endpoints that may serve the request.
+        """
         device, server = sides(able)
         if device is None or server is None or self._section.policy not in _BUDGETED:
             return frozenset()
@@ -208,7 +226,12 @@ class TwoSided:
         return policy
 
     def constrained(self, device: Candidate, server: Candidate) -> Candidate:
-        """Return the side that a background request does not use: the one the preset limits, else the expensive one."""
+        """Return the side that a background request does not use: the one the preset limits, else the expensive one.
+
+        Args:
+            device: the device.
+            server: the server.
+        """
         match self._section.policy:
             case "device_only":
                 return server

@@ -115,7 +115,8 @@ class Attempt(ABC):
     async def __anext__(self) -> Event: ...
 
     @abstractmethod
-    async def aclose(self) -> None: ...
+    async def aclose(self) -> None:
+        """Stop the work, and return when nothing of the attempt is running; may be called again."""
 
     @property
     @abstractmethod
@@ -231,7 +232,7 @@ class Endpoint(ABC):
         *,
         wants: frozenset[str] = frozenset(),
     ) -> Attempt:
-        """Make an attempt; nothing happens until it is iterated.
+        """Make an attempt at `request`; nothing happens until it is iterated.
 
         `wants` names what disco asks for besides the text: "logp" fills `Delta.logp` where the endpoint can
         (`Capabilities.logp`), and changes nothing that the application sees; a follower fills `Parked.logp`, for the

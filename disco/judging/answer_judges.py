@@ -56,7 +56,11 @@ class AgreementJudge:
     history: ScoreHistory
 
     def verdict(self, agreement: float) -> Verdict:
-        """Judge a score and add it to its history; the verdict rises where the model agrees too little to go on."""
+        """Judge a score and add it to its history; the verdict rises where the model agrees too little to go on.
+
+        Args:
+            agreement: mean log probability of the tokens that the model has read, nats.
+        """
         return self.standard.verdict(agreement, self.history)
 
 
@@ -102,7 +106,11 @@ class SequenceJudge:
         return not self._is_known
 
     def read(self, deltas: list[Delta]) -> list[Delta]:
-        """Take what the attempt wrote; return it unchanged."""
+        """Take what the attempt wrote; return it unchanged.
+
+        Args:
+            deltas: a batch of the attempt.
+        """
         for delta in deltas:
             if delta.logp is None:
                 if delta.kind is DeltaKind.TEXT and delta.text:
@@ -120,7 +128,12 @@ class SequenceJudge:
         return self._verdict
 
     def settled(self, text: str, finish_reason: str) -> str | None:
-        """Return the text of the complete answer as it is; None where a limit or a filter has cut it short."""
+        """Return the text of the complete answer as it is; None where a limit or a filter has cut it short.
+
+        Args:
+            text: the complete answer.
+            finish_reason: the API's.
+        """
         return text if finish_reason == "stop" else None
 
     def end(self) -> Verdict | None:
@@ -143,6 +156,12 @@ class ClassJudge:
         task, model, kind: see `HistoryKey`.
         trusts: always False: nothing of a class is shown before it is judged.
         is_blind: always False: only the end shows that no scores came.
+
+    Args:
+        standard: by what it is judged.
+        classes: the texts of the classes.
+        history: the earlier scores; None: the answer is not judged.
+        prior: what the model prefers among the classes.
     """
 
     trusts, is_blind = False, False
@@ -157,7 +176,11 @@ class ClassJudge:
         self._score: float | None = None
 
     def read(self, deltas: list[Delta]) -> list[Delta]:
-        """Take what the attempt wrote; return the chosen class in its place."""
+        """Take what the attempt wrote; return the chosen class in its place.
+
+        Args:
+            deltas: a batch of the attempt.
+        """
         read = []
         for delta in deltas:
             if delta.label_scores is not None:
@@ -182,6 +205,10 @@ class ClassJudge:
         """Return the class that the answer is; None where its text names none of them.
 
         A class that a limit has cut nothing off but what came behind it is whole.
+
+        Args:
+            text: the complete answer.
+            finish_reason: the API's.
         """
         return named_class(text, self._classes) if finish_reason in ("stop", "length") else None
 

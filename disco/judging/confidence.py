@@ -51,12 +51,20 @@ def label_shares(scores: Sequence[float]) -> tuple[float, ...]:
 
 
 def class_confidence(scores: Sequence[float]) -> float:
-    """Return the probability of the most probable label (Eq. 8); the arguments are those of `label_shares`."""
+    """Return the probability of the most probable label (Eq. 8); the arguments are those of `label_shares`.
+
+    Args:
+        scores: log probabilities of the labels.
+    """
     return max(label_shares(scores))
 
 
 def best_label(scores: Sequence[float]) -> int:
-    """Return the number of the label with the highest score; of equal ones the first."""
+    """Return the number of the label with the highest score; of equal ones the first.
+
+    Args:
+        scores: log probabilities of the labels.
+    """
     return max(range(len(scores)), key=scores.__getitem__)
 
 
@@ -69,6 +77,9 @@ class RunningConfidence:
         tokens: tokens seen so far.
         total: sum of their log probabilities, nats.
         lowest: the smallest of their log probabilities, nats; 0 before the first.
+
+    Args:
+        logp: natural log probabilities of the first tokens.
     """
 
     __slots__ = ("lowest", "tokens", "total")
@@ -80,14 +91,22 @@ class RunningConfidence:
         self.add(logp)
 
     def add(self, logp: Iterable[float]) -> None:
-        """Add the log probabilities (natural) of the next tokens."""
+        """Add the log probabilities (natural) of the next tokens.
+
+        Args:
+            logp: one for each token.
+        """
         for value in logp:
             self.tokens += 1
             self.total += value
             self.lowest = min(self.lowest, value)
 
     def score(self, kind: SequenceConfidence) -> float:
-        """Return the confidence in (0, 1]; "mean" is in (0, 1/2] (Eq. 12). Raises ValueError before the first token."""
+        """Return the confidence in (0, 1]; "mean" is in (0, 1/2] (Eq. 12). Raises ValueError before the first token.
+
+        Args:
+            kind: how log probabilities become a score.
+        """
         if not self.tokens:
             raise ValueError("An answer without tokens has no confidence: it is not judged.")
         if kind == "mean":

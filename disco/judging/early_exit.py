@@ -107,7 +107,7 @@ class ExitHistory:
         """Return the judge of one answer.
 
         Args:
-            beta: as in `judge`.
+            beta: the share of answers that go up, between 0 and 1.
             seed: as in `judge`.
             leaves_early: the answer may go up before its end. Its score is the same if it may not, so that answers of
                 both kinds share a history.
@@ -122,7 +122,11 @@ class ExitHistory:
         return tokens in self.checkpoints if self.kind == "mean" else bool(self.checkpoints)
 
     def level(self, beta: float) -> float | None:
-        """Return the score below which an answer that is being written goes up now; None where no answer may."""
+        """Return the score below which an answer that is being written goes up now; None where no answer may.
+
+        Args:
+            beta: the share of answers that go up, between 0 and 1.
+        """
         count = len(self.scores)
         if not count:
             return None
@@ -160,6 +164,12 @@ class ExitWatch:
         confidence: of the tokens so far.
         score: the lowest running confidence at a checkpoint so far; infinite before the first.
         verdict: None until it falls.
+
+    Args:
+        history: the scores of earlier answers.
+        beta: the share of answers that go up, between 0 and 1.
+        seed: as in `judge`.
+        leaves_early: whether the answer may go up before its end.
     """
 
     __slots__ = ("_beta", "_history", "_leaves_early", "_seed", "confidence", "score", "verdict")
@@ -177,6 +187,9 @@ class ExitWatch:
         """Add the log probabilities of the next tokens. Returns the verdict, "goes up", if it falls here.
 
         After the verdict further tokens are ignored, and None is returned.
+
+        Args:
+            logp: natural log probabilities, one for each token.
         """
         for value in logp:
             if self.verdict is not None:

@@ -55,7 +55,7 @@ class StoredHistory:
         scores: from the oldest to the newest.
         seen: how many scores were pushed in all.
         labels: centred scores of the labels of the last answers, oldest first; empty where answers are no classes.
-        classes: a checksum of the classes that the labels are.
+        classes: a checksum of the classes that the labels are, a number.
         exits: (number, score) of the answers that went up early; see `ExitHistory.exits`.
         labels_seen: how many of the answers with `labels` this process has added; not kept by a `FileStore`.
     """
@@ -76,7 +76,11 @@ class HistoryStore(Protocol):
         ...
 
     def save(self, histories: Mapping[HistoryKey, StoredHistory]) -> None:
-        """Keep these, in place of what was kept under the same keys."""
+        """Keep these, in place of what was kept under the same keys.
+
+        Args:
+            histories: what to keep, by key.
+        """
         ...
 
 
@@ -85,6 +89,9 @@ class FileStore:
 
     Of two clients or processes, the one that saves last keeps its histories of the keys that both have. Two processes
     that save at the same moment may lose what one of them saves.
+
+    Args:
+        path: the file; it need not exist.
     """
 
     _writing = threading.Lock()  # of all stores: clients save in threads, and two may have the same file
@@ -113,7 +120,11 @@ class FileStore:
             return None
 
     def save(self, histories: Mapping[HistoryKey, StoredHistory]) -> None:
-        """Write the file anew; a failure costs a warning. A file that cannot be read is not overwritten."""
+        """Write the file anew; a failure costs a warning. A file that cannot be read is not overwritten.
+
+        Args:
+            histories: what to keep, by key.
+        """
         with self._writing:
             kept = self._read()
             if kept is not None:

@@ -22,6 +22,9 @@ class JudgeBook:
     """The histories by key, made when they are first needed. Mutable: the histories, and what is not saved yet.
 
     Not safe for threads: one event loop uses it.
+
+    Args:
+        store: where histories last between runs; None: nowhere.
     """
 
     def __init__(self, store: HistoryStore | None = None) -> None:
@@ -36,13 +39,21 @@ class JudgeBook:
         self._saved_every = int(getattr(store, "saved_every", _SAVED_EVERY))
 
     def restore(self, stored: Mapping[HistoryKey, StoredHistory]) -> dict[HistoryKey, StoredHistory]:
-        """Begin histories with these where they have not begun yet; return those that will."""
+        """Begin histories with these where they have not begun yet; return those that will.
+
+        Args:
+            stored: histories of earlier runs, by key.
+        """
         taken = {key: history for key, history in stored.items() if key not in self._histories}
         self._stored.update(taken)
         return taken
 
     def history(self, key: HistoryKey, capacity: int) -> ScoreHistory:
         """Return the history of a key; `capacity` counts when it is made.
+
+        Args:
+            key: whose scores, and how they are made.
+            capacity: how many scores the history keeps, where it is made now.
 
         Raises:
             ValueError: there are `MOST_TASKS` tasks already.
@@ -64,7 +75,13 @@ class JudgeBook:
         return max((*kept, *stored), default=0)
 
     def exits(self, key: HistoryKey, kind: SequenceConfidence, capacity: int) -> ExitHistory:
-        """Return the history of a key whose answers may go up before they are complete; see `history`."""
+        """Return the history of a key whose answers may go up before they are complete; see `history`.
+
+        Args:
+            key: whose scores, and how they are made.
+            kind: how log probabilities become a score.
+            capacity: how many scores the history keeps, where it is made now.
+        """
         exits = self._exits.get(key)
         if exits is None:
             scores = self.history(key, capacity)
@@ -82,7 +99,13 @@ class JudgeBook:
             )
 
     def prior(self, key: HistoryKey, classes: Sequence[str], capacity: int) -> LabelPrior:
-        """Return what a model prefers among a task's classes. Where these have changed, the prior begins anew."""
+        """Return what a model prefers among a task's classes. Where these have changed, the prior begins anew.
+
+        Args:
+            key: whose scores, and how they are made.
+            classes: the texts of the classes.
+            capacity: how many answers the prior is made of, where it is made now.
+        """
         checksum = zlib.crc32("\0".join(classes).encode("utf-8", "surrogatepass"))
         prior = self._priors.get(key)
         if prior is None or self._classes[key] != checksum:

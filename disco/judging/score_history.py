@@ -58,7 +58,11 @@ class ScoreHistory:
         self.seen += 1
 
     def rank(self, score: float) -> tuple[int, int]:
-        """Return how many scores of the window are lower, and how many are equal."""
+        """Return how many scores of the window are lower, and how many are equal.
+
+        Args:
+            score: the score to compare.
+        """
         lower = bisect_left(self._sorted, score)
         return lower, bisect_right(self._sorted, score) - lower
 

@@ -30,7 +30,7 @@ class Verdict:
         history: how many scores it was compared with, its own not counted.
         number: how many scores its history had seen before, in all.
         window: how many scores its history keeps.
-        beta, rule: by what it was judged.
+        beta, rule: by which share and rule it was judged.
     """
 
     rises: bool
@@ -44,7 +44,7 @@ class Verdict:
 
 
 def check_beta(beta: float, what: str = "beta") -> float:
-    """Return `beta`. Raises ValueError, which names `what`, unless it lies strictly between 0 and 1."""
+    """Return the share `beta`. Raises ValueError, which names `what`, unless it lies strictly between 0 and 1."""
     if not 0.0 < beta < 1.0:  # NaN too
         raise ValueError(
             f"{what} must lie between 0 and 1: it is the share of answers that a tier hands up. {beta!r} does not. "
@@ -83,7 +83,12 @@ def judge(
 
 
 def tie_breaker(seed: int, number: int) -> float:
-    """Return a number in [0, 1) that depends on its arguments only: SplitMix64, of Steele, Lea and Flood (2014)."""
+    """Return a number in [0, 1) that depends on its arguments only: SplitMix64, of Steele, Lea and Flood (2014).
+
+    Args:
+        seed: of the history.
+        number: of the score in it.
+    """
     z = (seed * 0xD1342543DE82EF95 + (number + 1) * 0x9E3779B97F4A7C15) & _MASK
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK

@@ -84,7 +84,7 @@ class Playback:
         self._arrivals = ArrivalRate(pace.tps if pace is not None else 0.0)
 
     def push(self, now: float, delta: Delta) -> None:
-        """Take one delta from generation, at `now`.
+        """Take one delta from generation, at `now`, s.
 
         Raises:
             ValueError: after `end`.
@@ -183,7 +183,7 @@ class Playback:
         return self._nothing_before_at
 
     def release(self, now: float) -> list[Delta]:
-        """Return what the reader gets at `now`, in order; a late call returns everything that has become due.
+        """Return what the reader gets at `now`, s, in order; a late call returns everything that has become due.
 
         A delta that leaves whole is the object that was pushed; see `part_of` for the contents of a split one.
         """
@@ -282,7 +282,7 @@ class Playback:
         return [*taken, *more][::-1]
 
     def end(self, now: float) -> None:
-        """End the input: the rest leaves at once, text behind the gate once the gate is lifted. Idempotent."""
+        """End the input at `now`, s: the rest leaves at once, text behind the gate once that is lifted. Idempotent."""
         if self._ended:
             return
         self._ended, self._end_by = True, now

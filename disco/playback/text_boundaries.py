@@ -201,6 +201,9 @@ def last_sentence_end(text: str) -> int:
     """Return the position behind the last complete sentence or line; 0 if there is none.
 
     Approximate: an abbreviation that ends in a full stop ends a sentence.
+
+    Args:
+        text: the text; its beginning counts as the beginning of a sentence.
     """
     end = 0
     for found in _SENTENCE_END.finditer(text):

@@ -65,6 +65,11 @@ class AdaptiveRolling(Rolling):
     Attributes:
         changes: number of changes found, returns included.
         since_change: observations since the newest change was found; since the start where there was none.
+
+    Args:
+        half_life: number of observations after which one counts half; None: all count the same.
+        prior: what is assumed before the first observation; None: nothing.
+        prior_weight: how many observations the prior counts as.
     """
 
     __slots__ = (

@@ -16,6 +16,11 @@ class Lengths:
     """How often each number of tokens occurs: `p(l)` of the paper.
 
     Mutable: `_lengths`, `_weights`, `_total`, `_gain` (all through `observe`).
+
+    Args:
+        lengths: tokens, int64, rising, shape (m,).
+        weights: how often each occurs, float64, shape (m,).
+        half_life: number of observations after which earlier weight counts half; see `from_counts`.
     """
 
     __slots__ = ("_gain", "_growth", "_lengths", "_total", "_weights")
@@ -36,7 +41,7 @@ class Lengths:
 
         Args:
             lengths: tokens, non-negative integers, shape (n,), n >= 1.
-            half_life: see `from_counts`.
+            half_life: number of observations after which one counts half; None: all count the same.
 
         Raises:
             ValueError: no lengths, or a value that is not a token count.
@@ -93,7 +98,12 @@ class Lengths:
         return float(self._lengths @ self._weights) / self._total
 
     def sample(self, rng: np.random.Generator, n: int) -> NDArray[np.int64]:
-        """Draw `n` independent lengths: tokens, int64, shape (n,)."""
+        """Draw `n` independent lengths: tokens, int64, shape (n,).
+
+        Args:
+            rng: where the draws come from.
+            n: number of draws.
+        """
         cumulative = self._weights.cumsum()
         at = cumulative.searchsorted(rng.random(n) * cumulative[-1], side="right")
         drawn: NDArray[np.int64] = self._lengths[np.minimum(at, self._lengths.size - 1)]

@@ -74,6 +74,10 @@ class RollingLine:
         """Add one warm start: the prompt tokens that were computed, and the seconds until the first token.
 
         A start with no computed token, or with a time that is not positive, is ignored.
+
+        Args:
+            prompt_tokens: tokens of the prompt that were computed.
+            ttft_s: until the first token, s.
         """
         if prompt_tokens < 1 or not ttft_s > 0:
             return

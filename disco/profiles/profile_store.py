@@ -87,17 +87,29 @@ def _profile(path: Path, version: tuple[int, ...]) -> Profile:  # noqa: ARG001 -
 
 
 def load_device(name: str | os.PathLike[str]) -> DeviceProfile:
-    """Load a device profile; see `load_profile`. A profile of another kind raises ConfigurationError."""
+    """Load a device profile; see `load_profile`. A profile of another kind raises ConfigurationError.
+
+    Args:
+        name: a profile's name, or the path of its file.
+    """
     return _of_kind(name, DeviceProfile, "device")
 
 
 def load_server(name: str | os.PathLike[str]) -> ServerProfile:
-    """Load a server profile; see `load_profile`. A profile of another kind raises ConfigurationError."""
+    """Load a server profile; see `load_profile`. A profile of another kind raises ConfigurationError.
+
+    Args:
+        name: a profile's name, or the path of its file.
+    """
     return _of_kind(name, ServerProfile, "server")
 
 
 def load_lengths(name: str | os.PathLike[str]) -> LengthsProfile:
-    """Load prompt and answer lengths; see `load_profile`. A profile of another kind raises ConfigurationError."""
+    """Load prompt and answer lengths; see `load_profile`. A profile of another kind raises ConfigurationError.
+
+    Args:
+        name: a profile's name, or the path of its file.
+    """
     return _of_kind(name, LengthsProfile, "lengths")
 
 

@@ -85,7 +85,11 @@ class FlopsPerToken(_Strict):
         return self
 
     def prefill_at(self, prompt_tokens: float) -> float:
-        """Return the FLOPs per prompt token at a prompt length: linear between the entries, constant outside."""
+        """Return the FLOPs per prompt token at a prompt length: linear between the entries, constant outside.
+
+        Args:
+            prompt_tokens: length of the prompt.
+        """
         return float(np.interp(prompt_tokens, self.prompt_tokens, self.prefill))
 
 
@@ -140,7 +144,12 @@ class DeviceProfile(_Strict):
         return LinearFit(k_s_per_token=k, c_s=self.c_s, r2=1.0 if self.r2 is None else self.r2, n=self.n or 0)
 
     def ttft_s(self, prompt_tokens: float, *, cold: bool = False) -> float:
-        """Return the seconds to the first token; `cold` adds the time to load the model, if known."""
+        """Return the seconds to the first token; `cold` adds the time to load the model, if known.
+
+        Args:
+            prompt_tokens: length of the prompt.
+            cold: whether the model has to be loaded first.
+        """
         return self.line.ttft_s(prompt_tokens) + ((self.load_s or 0.0) if cold else 0.0)
 
 
@@ -205,11 +214,21 @@ class LengthsProfile(_Strict):
     output_tokens: QuantileTable
 
     def prompt(self, *, weight: float = 200.0, half_life: float | None = None) -> Lengths:
-        """Return the prompt lengths as a distribution with the weight of `weight` observations."""
+        """Return the prompt lengths as a distribution with the weight of `weight` observations.
+
+        Args:
+            weight: how many observations the profile counts as.
+            half_life: number of observations after which one counts half; None: all count the same.
+        """
         return _lengths(self.prompt_tokens, weight, half_life)
 
     def output(self, *, weight: float = 200.0, half_life: float | None = None) -> Lengths:
-        """Return the answer lengths as a distribution with the weight of `weight` observations."""
+        """Return the answer lengths as a distribution with the weight of `weight` observations.
+
+        Args:
+            weight: how many observations the profile counts as.
+            half_life: number of observations after which one counts half; None: all count the same.
+        """
         return _lengths(self.output_tokens, weight, half_life)
 
 

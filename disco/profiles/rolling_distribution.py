@@ -95,6 +95,9 @@ class Rolling:
     def observe(self, x_s: float) -> None:
         """Add one observed time, in seconds.
 
+        Args:
+            x_s: the time, s, at least 0.
+
         Raises:
             ValueError: the time is negative or NaN.
         """

@@ -25,6 +25,10 @@ class Empirical:
     Immutable. Build one with `from_samples` or `from_quantiles`; the constructor does not check its arguments, and
     keeps and freezes the arrays. (Not a dataclass: a frozen one takes twice as long to make, and one is made whenever
     a plan follows an observation.)
+
+    Args:
+        levels: probabilities in [0, 1], not falling, float64, shape (n,).
+        values: the times at these levels, s, not falling, float64, shape (n,).
     """
 
     __slots__ = ("_level_at", "_levels", "_value_at", "_values")
@@ -178,7 +182,12 @@ class Empirical:
         return float((levels[1:] - levels[:-1]) @ (values[1:] + values[:-1])) / 2.0
 
     def sample(self, rng: np.random.Generator, n: int) -> Floats:
-        """Draw `n` independent times: seconds, float64, shape (n,)."""
+        """Draw `n` independent times: seconds, float64, shape (n,).
+
+        Args:
+            rng: where the draws come from.
+            n: number of draws.
+        """
         return self.quantile(rng.random(n))
 
 

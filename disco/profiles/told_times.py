@@ -49,7 +49,7 @@ def with_told(
     Args:
         profile: what is assumed without the server's word.
         quantiles_s: the server's, at the levels 1/n, 2/n, ... 1, s, not falling.
-        trusted: `trust`.
+        trusted: its weight in observations; see `trust`.
         network_s: time that the network adds to what the server measures, s.
     """
     if trusted <= 0.0 or not quantiles_s:

@@ -55,6 +55,9 @@ class UpperTail:
     def observe(self, x_s: float) -> None:
         """Add one time, s.
 
+        Args:
+            x_s: the time, s, at least 0.
+
         Raises:
             ValueError: the time is negative or NaN.
         """
@@ -79,7 +82,7 @@ class UpperTail:
         """Return the time that the next one exceeds with probability `p` at most, s; None before `FEWEST` times.
 
         Args:
-            p: in (0, 1).
+            p: a probability in (0, 1).
 
         Raises:
             ValueError: `p` is out of range.

@@ -66,6 +66,11 @@ others look at no word; they are what the two must beat.
 def scores_of(turn: Turn, selector: str, hints: str = "") -> list[float]:
     """Return the score of each optional unit of a turn; higher is kept first.
 
+    Args:
+        turn: the messages, cut into units.
+        selector: the selector's name.
+        hints: the server's first words, where they are known.
+
     Raises:
         ConfigurationError: there is no selector of that name.
     """

@@ -119,7 +119,13 @@ class Metrics:
         self._budgets = left
 
     def request(self, path: str, status: int, took_s: float) -> None:
-        """Count a finished HTTP request; `path` is the route's name, not what the client wrote."""
+        """Count a finished HTTP request; `path` is the route's name, not what the client wrote.
+
+        Args:
+            path: the route's name.
+            status: the HTTP status.
+            took_s: from the request's arrival to the end of the answer, s.
+        """
         _of(self._requests, path, str(status)).inc()
         _of(self._request_s, path).observe(took_s)
 

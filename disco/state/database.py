@@ -171,6 +171,9 @@ class Database:
         """Wait until what was submitted is written, for so many seconds at most; return whether it is, as far as known.
 
         What cannot be written for another reason than a lock is gone, with a warning.
+
+        Args:
+            within_s: longest wait, s.
         """
         return self._queue.finish(within_s)
 
@@ -294,7 +297,11 @@ class Database:
 
 
 def database_of(given: str | os.PathLike[str] | bool | None) -> Database | None:  # noqa: FBT001 - as the client's
-    """Return the state file that a client's argument `state` means; None where there is none. See `state_path`."""
+    """Return the state file that a client's argument `state` means; None where there is none. See `state_path`.
+
+    Args:
+        given: None, False, or a path; see `AsyncDisco`.
+    """
     path = state_path(given)
     return None if path is None else Database(path)
 

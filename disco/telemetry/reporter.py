@@ -43,7 +43,11 @@ class Reporter:
         return bool(self.callbacks) or "opentelemetry" in sys.modules or is_logged()
 
     def begin(self, asked: RequestFacts) -> AnswerReport:
-        """Begin the report of an answer. Starts its span if the application has set up OpenTelemetry."""
+        """Begin the report of an answer. Starts its span if the application has set up OpenTelemetry.
+
+        Args:
+            asked: what is known of the request.
+        """
         traced = None
         # An application that has set up OpenTelemetry has imported it. Otherwise nothing is imported.
         if "opentelemetry" in sys.modules:
@@ -52,7 +56,13 @@ class Reporter:
 
 
 class AnswerReport:
-    """The report of one answer. Its span is a child of the span that is current at the request."""
+    """The report of one answer. Its span is a child of the span that is current at the request.
+
+    Args:
+        asked: what is known of the request.
+        callbacks: each is called with the route record.
+        traced: the answer's span; None: OpenTelemetry is not set up.
+    """
 
     __slots__ = ("_asked", "_callbacks", "_traced")
 
@@ -73,7 +83,12 @@ class AnswerReport:
         return self._traced is not None or bool(self._callbacks) or is_logged()
 
     def finish(self, route: RouteRecord, error: Exception | None) -> None:
-        """Report that the answer is complete and charged, or has failed with `error`. Never raises."""
+        """Report that the answer is complete and charged, or has failed with `error`. Never raises.
+
+        Args:
+            route: the answer's record.
+            error: what the caller gets in place of the answer; None: nothing went wrong.
+        """
         if self._traced is not None or is_logged():
             row = facts(route, self._asked, error)
             _guarded("Logging", log_answer, route, row)

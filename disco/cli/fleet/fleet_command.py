@@ -23,7 +23,7 @@ def add_fleet(commands: Any) -> argparse.ArgumentParser:
     show = subcommands.add_parser(
         "show", help="print a shipped scenario, to copy from; without a name, list them"
     )
-    show.add_argument("name", nargs="?", metavar="NAME")
+    show.add_argument("name", nargs="?", metavar="NAME", help="its name (default: all names)")
     show.set_defaults(run=_show)
     return parser
 

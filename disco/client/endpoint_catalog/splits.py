@@ -117,6 +117,9 @@ class Split:
     def endpoint(self, name: str) -> SplitEndpoint:
         """Make the endpoint.
 
+        Args:
+            name: the endpoint's name in records.
+
         Raises:
             ConfigurationError: a package is missing, or there is no such window.
             ModelFileError: a file is missing or not usable, or the two are not of one cut.

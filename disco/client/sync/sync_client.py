@@ -187,8 +187,8 @@ class Disco(SyncRouting, OpenAI):
             histories, state, prompt_cache, timeouts, default_options, redact, speculate, power, shadow, attach: as for
             `AsyncDisco`.
         on_route: as for `AsyncDisco`; called in the thread that made the answer.
-        api_key, base_url, organization, project, timeout, max_retries, default_headers, default_query: as for
-            `OpenAI`.
+        api_key, base_url, organization, project, timeout, default_headers, default_query: as for `OpenAI`.
+        max_retries: as for `AsyncDisco`.
         http_client: as for `OpenAI`; routed requests also go through it.
 
     Raises:
@@ -273,7 +273,14 @@ class Disco(SyncRouting, OpenAI):
 
 
 class AzureDisco(SyncRouting, AzureOpenAI):
-    """`Disco` for Azure: an `openai.AzureOpenAI` in every respect. See `AsyncAzureDisco`."""
+    """`Disco` for Azure: an `openai.AzureOpenAI` in every respect.
+
+    Args:
+        given: the arguments of `Disco` from `local` to `on_route`, and those of `AzureOpenAI`.
+
+    Raises:
+        openai.OpenAIError: as for `Disco` and `AzureOpenAI`.
+    """
 
     @takes_arguments_of(AzureOpenAI.__init__)
     def __init__(self, *, _shared: SharedParts | None = None, **given: Any) -> None:

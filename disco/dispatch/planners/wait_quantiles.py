@@ -65,7 +65,11 @@ class WaitByLength:
     part: float = 0.0
 
     def mix(self, tokens: NDArray[np.int64]) -> tuple[NDArray[np.float64], float, float]:
-        """Return the share of the prompts of each length that get the early wait, same shape; and the two waits."""
+        """Return the share of the prompts of each length that get the early wait, same shape; and the two waits.
+
+        Args:
+            tokens: prompt lengths.
+        """
         at = np.where(tokens == self.tokens, self.part, 0.0)
         return np.where(tokens < self.tokens, 1.0, at), self.early, self.late
 

@@ -14,7 +14,11 @@ __all__ = ["DeviceOnly", "Race", "ServerOnly"]
 
 @dataclass(frozen=True, slots=True)
 class DeviceOnly:
-    """The device answers; a server only serves what the device cannot."""
+    """The device answers; a server only serves what the device cannot.
+
+    Attributes:
+        name: the policy's name in presets.
+    """
 
     name: str = "device_only"
 
@@ -29,7 +33,11 @@ class DeviceOnly:
 
 @dataclass(frozen=True, slots=True)
 class ServerOnly:
-    """The server answers; the device only serves what the server cannot."""
+    """The server answers; the device only serves what the server cannot.
+
+    Attributes:
+        name: the policy's name in presets.
+    """
 
     name: str = "server_only"
 
@@ -44,7 +52,11 @@ class ServerOnly:
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """Both start at once: the shortest TTFT, at the cost of both."""
+    """Both start at once: the shortest TTFT, at the cost of both.
+
+    Attributes:
+        name: the policy's name in presets.
+    """
 
     name: str = "race"
 

@@ -51,7 +51,12 @@ def plan_threshold(lengths: Lengths, budget: float) -> ThresholdPlan:
 
 
 def plan_threshold_samples(lengths: NDArray[np.int64], budget: float) -> ThresholdPlan:
-    """Return the plan for a sample of prompt lengths: tokens, int64, shape (n,)."""
+    """Return the plan for a sample of prompt lengths: tokens, int64, shape (n,).
+
+    Args:
+        lengths: prompt lengths, tokens, int64, shape (n,).
+        budget: share of all prompt tokens that the server may process, in [0, 1].
+    """
     return _plan(TokenShares.of_samples(lengths), budget)
 
 
@@ -64,7 +69,13 @@ def _plan(shares: TokenShares, budget: float) -> ThresholdPlan:
 
 
 class LengthThreshold:
-    """The policy. Its decisions on prompts of the boundary length depend on `rng` and on earlier decisions."""
+    """The policy. Its decisions on prompts of the boundary length depend on `rng` and on earlier decisions.
+
+    Args:
+        plan: which lengths stay on the device.
+        budget: share of all prompt tokens that the server may process, in [0, 1].
+        rng: decides on prompts of the boundary length.
+    """
 
     name = "length_threshold"
 
@@ -78,7 +89,13 @@ class LengthThreshold:
 
     @classmethod
     def fitted(cls, lengths: Lengths, *, budget: float, rng: np.random.Generator) -> LengthThreshold:
-        """Make the policy with a plan for these lengths; see `plan_threshold`."""
+        """Make the policy with a plan for these lengths; see `plan_threshold`.
+
+        Args:
+            lengths: prompt lengths, tokens.
+            budget: share of all prompt tokens that the server may process, in [0, 1].
+            rng: decides on prompts of the boundary length.
+        """
         return cls(plan_threshold(lengths, budget), budget=budget, rng=rng)
 
     def refit(self, lengths: Lengths, ttft: Empirical) -> None:  # noqa: ARG002 - the plan depends on lengths only

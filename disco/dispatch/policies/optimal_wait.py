@@ -143,7 +143,12 @@ class OptimalWait:
         return self._plan if self._decisions is not None else self._replan(self._device)
 
     def refit(self, lengths: Lengths, ttft: Empirical) -> None:
-        """Plan again when the next request comes; the error diffusions keep their rounding error."""
+        """Plan again when the next request comes; the error diffusions keep their rounding error.
+
+        Args:
+            lengths: prompt lengths, tokens.
+            ttft: the server's time to first token, s.
+        """
         self._lengths, self._ttft = lengths, ttft
         self._decisions = None
 
@@ -164,7 +169,11 @@ class OptimalWait:
         return Start(server.name), Start(device.name, wait_s)
 
     def waits_s(self, prompt_tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the wait of each of these requests, in order: s, float64, shape (n,)."""
+        """Return the wait of each of these requests, in order: s, float64, shape (n,).
+
+        Args:
+            prompt_tokens: their lengths, int64, shape (n,).
+        """
         return self._ready().waits_s(prompt_tokens)
 
     def _has_changed(self, device: Candidate) -> bool:

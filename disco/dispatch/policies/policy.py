@@ -38,6 +38,11 @@ class Policy(Protocol):
     ) -> tuple[Start, ...]:
         """Return at least one start; where one side is None, the other starts alone at once.
 
+        Args:
+            features: what the request needs.
+            device: the device; None: there is none, or it may not serve the request.
+            server: the same of the server.
+
         Raises:
             ValueError: both sides are None.
         """
@@ -69,7 +74,12 @@ class FittedPolicy(Protocol):
     """A policy that follows the distributions as they change."""
 
     def refit(self, lengths: Lengths, ttft: Empirical) -> None:
-        """Plan again; the error diffusion keeps its rounding error."""
+        """Plan again; the error diffusion keeps its rounding error.
+
+        Args:
+            lengths: prompt lengths, tokens.
+            ttft: the server's time to first token, s.
+        """
         ...
 
 
@@ -109,6 +119,9 @@ class ErrorDiffusion:
     A request of `t` tokens is taken when the tokens owed reach `(1 − phase)·t`. In a run of requests of equal length
     with the same share `s`, `clip(⌊owed/t + phase + k·s⌋, 0, k)` of the first `k` are taken. Single decisions use this
     formula as well, so decisions made together are the same to the last bit.
+
+    Args:
+        rng: gives the random phase.
     """
 
     # Mutable: _owed_tokens (when the run began), _share and _tokens (of the run), _origin, _asked and _taken
@@ -136,7 +149,13 @@ class ErrorDiffusion:
         return more
 
     def take_many(self, share: float, tokens: int, n: int) -> NDArray[np.bool_]:
-        """Return the next `n` results of `take`, all for requests of `tokens` tokens; bool, shape (n,)."""
+        """Return the next `n` results of `take`, all for requests of `tokens` tokens; bool, shape (n,).
+
+        Args:
+            share: the share of the tokens to take, in [0, 1].
+            tokens: length of each request, tokens.
+            n: number of requests.
+        """
         if not tokens or not n:
             return np.zeros(n, dtype=np.bool_)
         if tokens != self._tokens or share != self._share:

@@ -66,6 +66,9 @@ class WaitPlan:
     def waits(self, lengths: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return all waits that may occur for each length (tokens, shape (m,)).
 
+        Args:
+            lengths: prompt lengths, tokens, int64, shape (m,).
+
         Returns:
             The share of the prompts of each length that get each wait, and the waits in seconds; both float64,
             shape (branches, m). The shares of a length sum to 1.
@@ -126,7 +129,15 @@ def plan_waits_samples(
     *,
     form: Form = "boundary",
 ) -> WaitPlan:
-    """Return the plan for raw samples: lengths in tokens, int64, shape (n,), and times in s, float64, shape (m,)."""
+    """Return the plan for raw samples: lengths in tokens, int64, shape (n,), and times in s, float64, shape (m,).
+
+    Args:
+        lengths: prompt lengths, tokens, int64, shape (n,).
+        ttft_s: the server's times to first token, s, float64, shape (m,).
+        budget: share of all prompt tokens that the device may process, in [0, 1].
+        tail: share of all prompt tokens kept for slow servers, in [0, 1).
+        form: as in `plan_waits`.
+    """
     return _plan(TokenShares.of_samples(lengths), SampleWaits(ttft_s), budget, tail, form)
 
 
@@ -225,7 +236,15 @@ def _outlasting(tail_s: float, source: WaitSource, shortest_tokens: float) -> fl
 
 
 class WaitTime:
-    """The policy. Which of two neighbouring waits a request gets depends on `rng` and on earlier requests."""
+    """The policy. Which of two neighbouring waits a request gets depends on `rng` and on earlier requests.
+
+    Args:
+        plan: how long each length waits.
+        budget: share of all prompt tokens that the device may process, in [0, 1].
+        rng: decides between two neighbouring waits.
+        tail: share of all prompt tokens kept for slow servers, in [0, 1).
+        form: as in `plan_waits`.
+    """
 
     name = "wait_time"
 
@@ -258,7 +277,16 @@ class WaitTime:
         tail: float = 0.05,
         form: Form = "boundary",
     ) -> WaitTime:
-        """Make the policy with a plan for these distributions; see `plan_waits`."""
+        """Make the policy with a plan for these distributions; see `plan_waits`.
+
+        Args:
+            lengths: prompt lengths, tokens.
+            ttft: the server's time to first token, s.
+            budget: share of all prompt tokens that the device may process, in [0, 1].
+            rng: decides between two neighbouring waits.
+            tail: share of all prompt tokens kept for slow servers, in [0, 1).
+            form: as in `plan_waits`.
+        """
         plan = plan_waits(lengths, ttft, budget, tail, form=form)
         return cls(plan, budget=budget, tail=tail, form=form, rng=rng)
 

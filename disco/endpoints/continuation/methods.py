@@ -133,7 +133,7 @@ class Call:
         body: JSON object.
         echoes: whether the reply begins with the sent text; None when that is not known.
         method: how the call continues an answer; None where it begins one.
-        repeats_from: the position in the prefix from which the reply repeats it, where it was told to.
+        repeats_from: the position in the prefix, in characters, from which the reply repeats it, where it was told to.
         new_tokens: how many tokens of the reply may be new, where its own limit allows more; None: any number.
         otherwise: the call for a server that has no such path.
         without_logprobs: the body for a server that refuses to give log probabilities, where that is not known.

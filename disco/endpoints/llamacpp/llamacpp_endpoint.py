@@ -78,7 +78,7 @@ class LlamaCppEndpoint(Endpoint):
             for each other, and the decode rate collapses.
         batch_tokens: prompt tokens computed in one go. When a prefill is stopped, at most this many are
             lost.
-        gpu_layers: layers on a GPU, -1 for all; without effect where llama.cpp was built without one.
+        gpu_layers: number of layers on a GPU, -1 for all; without effect where llama.cpp was built without one.
         max_queue: requests that may wait for the model; further ones are refused.
         chat_template: a Jinja chat template in place of the model's own.
         isolation: "thread" runs the model in this process. "process" runs it in a process of its own: when llama.cpp
@@ -315,11 +315,11 @@ class LlamaCppEndpoint(Endpoint):
             prompt_tokens: lengths to prefill; those beyond the context are left out.
             depths: context lengths at which to measure decoding.
             decode_tokens: tokens decoded at each depth.
-            repeats: repetitions of the whole measurement.
+            repeats: number of repetitions of the whole measurement.
             progress: called with the steps done and their total.
 
         Raises:
-            DiscoError: the model cannot be loaded, failed, or is too busy.
+            DiscoError: the model cannot be loaded, failed, or is too busy. ConfigurationError: it was closed meanwhile.
         """
         mail = Mailbox()
         job = MeasurementJob(
@@ -346,7 +346,7 @@ class LlamaCppEndpoint(Endpoint):
             any sampling option. The token that would end the answer is not among them.
 
         Raises:
-            DiscoError: the model cannot be loaded, failed, or is too busy.
+            DiscoError: the model cannot be loaded, failed, or is too busy. ConfigurationError: it was closed meanwhile.
             OpenAIError: prompt and text exceed the context, or the prompt has content that is not text.
         """
         mail = Mailbox()

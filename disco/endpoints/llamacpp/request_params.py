@@ -91,7 +91,11 @@ class Sampling:
 
 
 def unserved_params(params: Mapping[str, Any]) -> list[str]:
-    """Return the given parameters that the local model cannot serve and must not ignore, by name."""
+    """Return the given parameters that the local model cannot serve and must not ignore, by name.
+
+    Args:
+        params: parameters of a request, by name.
+    """
     unserved_names = []
     for name, value in params.items():
         if value is None or name in _WITHOUT_EFFECT or value in _NOTHING_ASKED.get(name, ()):

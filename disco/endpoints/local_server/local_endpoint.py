@@ -256,7 +256,8 @@ class LocalServerEndpoint(OpenAIEndpoint):
         """Query the server about itself, let it load the model, and find out how it continues ("auto").
 
         Raises:
-            DiscoError: the server cannot be reached, has no such model, or would pass prompts on to another machine.
+            LocalModelError: the server cannot be reached, or has no such model.
+            ConfigurationError: the model is not named, or would pass prompts on to another machine.
         """
         self._stale = True
         try:

@@ -138,7 +138,11 @@ class OpenAIEndpoint(Endpoint):
         return not connects_directly(self._client) or has_route(host, port)
 
     def is_known_to_continue(self, model: str | None) -> bool:
-        """Return `Capabilities.continues` without the rest: this is asked before every direct answer."""
+        """Return `Capabilities.continues` without the rest: this is asked before every direct answer.
+
+        Args:
+            model: the model that a request names; None: it names none.
+        """
         if self._continuation.method == "auto" and not self.verdicts:
             return False
         return self.capabilities(model).continues
@@ -153,7 +157,11 @@ class OpenAIEndpoint(Endpoint):
         return model
 
     def needs_probe(self, model: str | None) -> bool:
-        """Whether it is time to find out in the background how the server continues answers to such requests."""
+        """Whether it is time to find out in the background how the server continues answers to such requests.
+
+        Args:
+            model: the model that a request names; None: it names none.
+        """
         own = self.own_model(model)
         key = self._url.text, own or ""
         waits = self.verdicts.running(key) is not None or self.verdicts.is_left_alone(key)
@@ -174,6 +182,9 @@ class OpenAIEndpoint(Endpoint):
         """Return the fingerprint of the vocabulary that the server has proved to have, or None.
 
         Answers are then sent to the server as ids of that vocabulary.
+
+        Args:
+            model: the model that a request names; None: it names none.
         """
         verdict = self._verdict(model)
         return None if verdict is None else verdict.vocabulary

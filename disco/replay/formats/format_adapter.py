@@ -66,7 +66,11 @@ class Adapter:
     note: str = ""
 
     def theirs(self, ours: str) -> str:
-        """Return the source's name of one of the trace's columns, for error messages."""
+        """Return the source's name of one of the trace's columns, for error messages.
+
+        Args:
+            ours: the trace's name of the column.
+        """
         return next((theirs for theirs, name in self.renames.items() if name == ours), ours)
 
 

@@ -90,7 +90,15 @@ def read_chunks(
 
 
 class TraceChunks(Iterator[Trace]):
-    """Iterator over a file's chunks. Closes the file at the end, or when used in `with`. Mutable: the position."""
+    """Iterator over a file's chunks. Closes the file at the end, or when used in `with`. Mutable: the position.
+
+    Args:
+        path: the file.
+        chunk_rows: most requests of a chunk; None: all in one.
+        format: the name of its format.
+        skip_invalid: leave out rows that cannot be used, and count them.
+        limit: most rows that are read; None: all.
+    """
 
     def __init__(
         self,

@@ -33,7 +33,12 @@ CONFIDENCE: Final = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A mean over seeds and its 95 % confidence interval (Student's t); all three are equal for one seed."""
+    """A mean over seeds and its 95 % confidence interval (Student's t); all three are equal for one seed.
+
+    Attributes:
+        mean: the mean over the seeds.
+        low, high: the ends of the mean's interval.
+    """
 
     mean: float
     low: float

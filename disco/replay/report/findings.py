@@ -65,6 +65,9 @@ def findings(report: Report) -> list[str]:
 
     "Within cost" means: no more expensive than sending every request to the more expensive of the two endpoints, if
     the result has `server_only` or `device_only`; otherwise everything counts.
+
+    Args:
+        report: what to sum up.
     """
     # Costs and times of different evaluators are not compared with each other.
     parts = [(group, name) for group in groups(report.cells) for name in _evaluators(group)]

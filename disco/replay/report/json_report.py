@@ -27,7 +27,12 @@ SCHEMA = 1
 
 
 def to_json(report: Report, *, indent: int | None = 2) -> str:
-    """Return the report as JSON; see the module's docstring for its keys."""
+    """Return the report as JSON; see the module's docstring for its keys.
+
+    Args:
+        report: what to write.
+        indent: spaces of each level; None: on one line.
+    """
     document = {
         "schema": SCHEMA,
         "title": report.title,

@@ -91,6 +91,9 @@ def terminal_tables(report: Report) -> list[TableData]:
     TTFT is in seconds over answered requests; ± is half the 95 % interval over seeds. "used" is the share of prompt
     tokens that the constrained endpoint was started on. Cost is of a thousand requests, in USD and as a multiple of
     `server_only`. Distances to the oracle are in seconds.
+
+    Args:
+        report: what to show.
     """
     return [table for group in groups(report.cells) for table in scenario_tables(group)]
 

@@ -157,7 +157,11 @@ class Scenario:
         return device.candidate(), server.candidate()
 
     def planning_lengths(self, prompt_tokens: Ints) -> Lengths:
-        """Return the prompt lengths that policies plan on."""
+        """Return the prompt lengths that policies plan on.
+
+        Args:
+            prompt_tokens: those of the trace, int64, shape (n,).
+        """
         return self.lengths if self.lengths is not None else Lengths.from_samples(prompt_tokens)
 
 
@@ -243,7 +247,7 @@ class Arm:
             raise ConfigurationError(f"tail must be a share in [0, 1), not {self.tail}")
 
     def at(self, budget: float) -> Arm:
-        """Return the same arm with another budget."""
+        """Return the same arm with another budget, a share of all prompt tokens."""
         return replace(self, budget=budget)
 
     @property

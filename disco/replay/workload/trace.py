@@ -101,6 +101,20 @@ class Trace:
     ) -> Trace:
         """Build and check a trace; a column that is not given is unknown for all requests.
 
+        Args:
+            arrival_s: when each request came, s, not falling.
+            prompt_tokens: lengths of the prompts.
+            output_tokens: lengths of the complete answers.
+            ttft_s: the server's times to first token, s; NaN: not known.
+            device_ttft_s: the device's.
+            tpot_s: the server's times per output token, s; NaN: not known.
+            device_tpot_s: the device's.
+            confidence: how sure the device's model was, in [0, 1]; NaN: not known.
+            gaps: the server's times between tokens; None: not known.
+            features: further columns, by name.
+            name: of the trace, for reports.
+            source: where it comes from.
+
         Raises:
             ConfigurationError: columns of different lengths, no request, times that are negative, not finite or
                 not sorted; the message names the column and the row (from 0).
@@ -132,7 +146,11 @@ class Trace:
         return int(self.arrival_s.size)
 
     def check(self) -> None:
-        """Check the columns; raises as `of`."""
+        """Check the columns; raises as `of`.
+
+        Raises:
+            ConfigurationError: as `of`.
+        """
         n = len(self)
         if n == 0:
             raise ConfigurationError(f"trace {self.name!r} holds no request")

@@ -77,6 +77,12 @@ class SegmentRecord:
     """A stretch of the answer by one writer; `start_char` inclusive, `end_char` exclusive.
 
     `written_crc32` is over what the attempt wrote, `delivered_crc32` over what the reader got (UTF-8).
+
+    Attributes:
+        attempt, endpoint: the number of the attempt that wrote it, and its endpoint.
+        start_char, end_char: where it is in the answer.
+        written_crc32: checksum of what the attempt wrote, as UTF-8.
+        delivered_crc32: checksum of what the reader got there.
     """
 
     attempt: int
@@ -134,7 +140,7 @@ class JudgementRecord:
         score, threshold: of the verdict; the threshold is the beta-quantile of the history. None where there is none.
         history: how many scores the answer was compared with.
         number, window: how many scores that history had seen before, and how many it keeps.
-        beta, rule: by what it was judged; None where it was not.
+        beta, rule: by which share and rule it was judged; None where it was not.
         tokens: how many tokens of the answer were judged.
         at_s: when, seconds since the request.
     """
@@ -159,7 +165,15 @@ class JudgementRecord:
 
 @dataclass(frozen=True, slots=True)
 class LatencyRecord:
-    """Latency as generated (`raw`) and as given to the reader (`released`), in seconds."""
+    """Latency as generated (`raw`) and as given to the reader (`released`), in seconds.
+
+    Attributes:
+        ttft_raw_s, ttft_released_s: time to first token, s; None where none came.
+        tbt_raw_p50_s, tbt_raw_p99_s, tbt_released_p50_s, tbt_released_p99_s: median and 99th percentile of the time
+            between two tokens, s; None for fewer than two.
+        late_tokens: tokens released after the reader's deadline.
+        pace_tps: the reader's pace, tokens/s; None: text was shown as it came.
+    """
 
     ttft_raw_s: float | None
     ttft_released_s: float | None
@@ -188,7 +202,8 @@ class RouteRecord:
         max_tokens: the answer's limit; None for none.
         endpoints: every available endpoint, with its place and rates.
         starts: endpoint and delay in seconds of each planned start.
-        attempts, segments, migrations, pace: see their classes.
+        attempts, segments, migrations, pace: what each endpoint did, who wrote which part, how the answer moved, and
+            how fast it came.
         ledger: every charge.
         duration_s: from the request to the last charge.
         generated, released: (seconds since the request, tokens) per delta, for replay.
@@ -325,7 +340,12 @@ class RouteRecord:
         return record
 
     def to_json(self, *, indent: int | None = None, timelines: bool = False) -> str:
-        """Return `to_dict` as JSON text; on one line unless `indent` is given."""
+        """Return `to_dict` as JSON text; on one line unless `indent` is given.
+
+        Args:
+            indent: spaces of each level.
+            timelines: as in `to_dict`.
+        """
         return json.dumps(self.to_dict(timelines=timelines), indent=indent)
 
 

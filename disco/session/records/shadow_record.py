@@ -140,6 +140,8 @@ class ShadowEndpoint:
         known: whether its speed was measured here; False: it comes from a profile.
         abilities: those of `ABILITIES` that the endpoint had.
         prefill_tps: None where prefill does not depend on the prompt's length.
+        name, reach, cost_in, cost_out, cached_share, overhead_s, ttft_quantiles, load_s, queue_s, decode_tps,
+            reading_spare, silence_s, slow_start, rank, context_tokens: as the candidate's, and its rates'.
     """
 
     name: str

@@ -47,6 +47,9 @@ class Measurement:
     Attributes:
         load_s: time to load the model; whether the system's cache held the file is not controlled.
         prefill, decode: one entry per length and repetition, in the order they were measured.
+        context_tokens: the model's context.
+        threads: number of threads of llama.cpp.
+        batch_tokens: prompt tokens computed in one go.
     """
 
     load_s: float
