@@ -204,6 +204,7 @@ class TwoSided:
                 tail=section.tail,
                 rng=self._rng,
                 server_constrained=server_constrained,
+                options=section.options,
             )
         return policy
 
