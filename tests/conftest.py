@@ -16,6 +16,9 @@ import pytest
 if TYPE_CHECKING:
     from disco.endpoints.llamacpp import LlamaCppEndpoint
 
+# Its checks are asserts of tests, though they lie in the package.
+pytest.register_assert_rewrite("disco.testing")
+
 # Reading the world's certificates costs every client 60 ms.
 os.environ.pop("SSL_CERT_FILE", None)
 os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)

@@ -16,6 +16,7 @@ from disco.cli.console import Screen
 from disco.cli.fleet.fleet_command import add_fleet
 from disco.cli.measurement.measure_command import add_measure
 from disco.cli.output_files import check_output
+from disco.cli.plugins.plugins_command import add_plugins
 from disco.cli.replay_options import add_replay, add_tune
 from disco.cli.serving import add_serve
 from disco.cli.shadow.shadow_command import add_shadow
@@ -89,7 +90,9 @@ def _parser() -> argparse.ArgumentParser:
 
     chat = commands.add_parser("chat", help="ask both models in the terminal")
     chat.add_argument(
-        "--local", default="smollm2-135m", help="local model: a name, a GGUF file or hf:owner/repo/file"
+        "--local",
+        default="smollm2-135m",
+        help="local model: a name, a GGUF file, hf:owner/repo/file, or an endpoint of an installed package",
     )
     chat.add_argument(
         "--isolation",
@@ -126,6 +129,7 @@ def _parser() -> argparse.ArgumentParser:
     add_shadow(commands)
     add_fleet(commands)
     add_adapter(commands)
+    add_plugins(commands)
     return parser
 
 

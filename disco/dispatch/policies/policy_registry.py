@@ -25,6 +25,7 @@ __all__ = [
     "AUTO",
     "BUILT_IN",
     "CASCADE",
+    "OWN_NAMES",
     "build_policy",
     "check_options",
     "has_budget",
@@ -50,6 +51,9 @@ BUILT_IN: Final = (
     "server_only",
     "wait_time",
 )
+
+OWN_NAMES: Final = frozenset((*BUILT_IN, ASSIST, AUTO, CASCADE))
+"""Names that no package can take: they are disco's."""
 
 _BUDGETLESS = frozenset(("device_only", "race", "server_only"))
 _NO_OPTIONS: Mapping[str, Any] = {}
@@ -88,7 +92,7 @@ def check_options(name: str, options: Mapping[str, Any]) -> Policy | None:
     Raises:
         ConfigurationError: an option is unknown or refused, or the package that adds the policy is at fault.
     """
-    found = None if name in (*BUILT_IN, ASSIST, AUTO, CASCADE) else _plugged(name)
+    found = None if name in OWN_NAMES else _plugged(name)
     if found is not None:
         return check_plugged(found, options)
     if options:
