@@ -16,9 +16,6 @@ import pytest
 if TYPE_CHECKING:
     from disco.endpoints.llamacpp import LlamaCppEndpoint
 
-# Its checks are asserts of tests, though they lie in the package.
-pytest.register_assert_rewrite("disco.testing")
-
 # Reading the world's certificates costs every client 60 ms.
 os.environ.pop("SSL_CERT_FILE", None)
 os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
@@ -46,6 +43,10 @@ with contextlib.suppress(ImportError):  # the frameworks' environment has no hyp
     settings.load_profile("steady")
     # For `make test-fast`: tests that do not say how many examples they draw draw fewer.
     settings.register_profile("fast", settings.get_profile("steady"), max_examples=25)
+
+
+# Its checks are asserts of tests, though they lie in the package.
+pytest.register_assert_rewrite("disco.testing.answering", "disco.testing.asking", "disco.testing.stopping")
 
 
 def pytest_configure(config: pytest.Config) -> None:

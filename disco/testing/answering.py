@@ -93,7 +93,9 @@ async def max_tokens_is_respected_under_both_its_names(subject: Subject, endpoin
     for name, limit in (("max_tokens", 1), ("max_completion_tokens", 3)):
         if name in subject.limits:
             continue
-        request = ask(max_tokens=limit) if name == "max_tokens" else ask(max_tokens=None, **{name: limit})
+        request = ask(max_tokens=limit)
+        if name == "max_completion_tokens":
+            request = ask(max_tokens=None, max_completion_tokens=limit)
         _, tokens, ended, attempt = await complete(endpoint, request)
         assert 1 <= tokens <= limit
         assert ended.finish_reason == "length"
