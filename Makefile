@@ -27,6 +27,7 @@ help:
 	@echo "make bench      run the benchmarks of docs/results/performance.md"
 	@echo "make docs       build the documentation as a site, in site/"
 	@echo "make docs-serve  show the site at http://127.0.0.1:8000 while its pages are edited"
+	@echo "make build      build and check what a release uploads, in dist/"
 	@echo "make clean      remove .venv and everything built"
 
 demo: $(VENV)/.demo
@@ -102,25 +103,37 @@ docs: $(VENV)/.docs
 docs-serve: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
-$(VENV)/.docs: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --disable-pip-version-check -e ".[docs]"
+$(VENV)/.release: pyproject.toml | $(VENV)/.pip
+	$(BIN)/python -m pip install --disable-pip-version-check --group release
 	@touch $@
 
-build: $(VENV)/.dev
-	$(BIN)/pip wheel --no-deps --wheel-dir dist .
+$(VENV)/.docs: pyproject.toml | $(VENV)/.pip
+	$(BIN)/python -m pip install --disable-pip-version-check -e . --group docs
+	@touch $@
+
+# Into an empty folder: dist/ is what a release uploads.
+build: $(VENV)/.release
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "disco needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ..."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
+# The groups of pyproject.toml need a pip that knows --group.
+$(VENV)/.pip: | $(VENV)/bin/python
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --upgrade "pip>=25.1"
+	@touch $@
+
 ONE_TOKEN = $(BIN)/python -c 'from disco.endpoints.llamacpp.model.model_files import resolve_model; from llama_cpp import Llama; \
   Llama(str(resolve_model("smollm2-135m")), n_ctx=256, verbose=False)("One, two, three, four, five, six,", max_tokens=1)'
 
 # llama-cpp-python is compiled here on the first run: three to four minutes on two cores.
-$(VENV)/.%: pyproject.toml | $(VENV)/bin/python
-	@echo "Installing disco with its '$*' extra; compiling llama.cpp takes a few minutes the first time."
-	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on -e ".[$*]"
+$(VENV)/.%: pyproject.toml | $(VENV)/.pip
+	@echo "Installing disco for '$*'; compiling llama.cpp takes a few minutes the first time."
+	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on $(if $(filter dev,$*),-e . --group $*,-e ".[$*]")
 	@$(ONE_TOKEN) || { echo "The llama.cpp in pip's cache was built for another processor: compiling llama.cpp again."; \
 	  $(BIN)/python -m pip install --disable-pip-version-check --no-cache-dir --force-reinstall --no-deps \
 	    --no-binary llama-cpp-python "llama-cpp-python<0.4" && $(ONE_TOKEN); }

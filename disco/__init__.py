@@ -6,6 +6,7 @@ from disco.client.async_client import AsyncAzureDisco, AsyncDisco
 from disco.client.chat.revised_text import RevisedText
 from disco.client.endpoint_catalog.backups import Backup
 from disco.client.endpoint_catalog.local_servers import LocalServer
+from disco.client.endpoint_catalog.plugged import Plugin
 from disco.client.endpoint_catalog.splits import Split
 from disco.client.endpoint_catalog.tiers import Tier
 from disco.client.settings import PromptCache
@@ -40,6 +41,7 @@ __all__ = [
     "LocalServer",
     "ModelFileError",
     "NoEndpointError",
+    "Plugin",
     "PowerReadings",
     "PromptCache",
     "RedactionError",

@@ -45,6 +45,10 @@ with contextlib.suppress(ImportError):  # the frameworks' environment has no hyp
     settings.register_profile("fast", settings.get_profile("steady"), max_examples=25)
 
 
+# Its checks are asserts of tests, though they lie in the package.
+pytest.register_assert_rewrite("disco.testing.answering", "disco.testing.asking", "disco.testing.stopping")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if "not real" in config.option.markexpr:
         sys.addaudithook(_refuse_what_is_real)

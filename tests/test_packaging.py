@@ -14,7 +14,7 @@ pytestmark = pytest.mark.real
 
 ROOT = Path(__file__).parent.parent
 
-# The build backend comes with the `dev` extra.
+# The build backend comes with the group `dev`.
 hatchling_build = pytest.importorskip("hatchling.build")
 
 PROGRAM = """

@@ -17,6 +17,7 @@ from disco.cli.fleet.fleet_command import add_fleet
 from disco.cli.measurement.measure_command import add_measure
 from disco.cli.output_files import check_output
 from disco.cli.pictures.show_command import add_show
+from disco.cli.plugins.plugins_command import add_plugins
 from disco.cli.replay_options import add_replay, add_tune
 from disco.cli.serving import add_serve
 from disco.cli.shadow.shadow_command import add_shadow
@@ -94,7 +95,9 @@ def _parser() -> argparse.ArgumentParser:
 
     chat = commands.add_parser("chat", help="ask both models in the terminal")
     chat.add_argument(
-        "--local", default="smollm2-135m", help="local model: a name, a GGUF file or hf:owner/repo/file"
+        "--local",
+        default="smollm2-135m",
+        help="local model: a name, a GGUF file, hf:owner/repo/file, or an endpoint of an installed package",
     )
     chat.add_argument(
         "--isolation",
@@ -132,6 +135,7 @@ def _parser() -> argparse.ArgumentParser:
     add_show(commands)
     add_fleet(commands)
     add_adapter(commands)
+    add_plugins(commands)
     return parser
 
 

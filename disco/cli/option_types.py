@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from disco.cost import PAPER_DEVICE_CONSTRAINED, PAPER_SERVER_CONSTRAINED, ExchangeRate
-from disco.dispatch.policies.policy_registry import is_known_policy, known_policies
+from disco.dispatch.policies.plugged_policy import policy_spec
+from disco.dispatch.policies.policy import VectorPolicy
+from disco.dispatch.policies.policy_registry import (
+    check_options,
+    is_known_policy,
+    known_policies,
+)
 from disco.errors import ConfigurationError, nearest
 from disco.profiles import Price
 from disco.replay.vector.arm_delays import ORACLE, RECORDED
 
-__all__ = ["parse_budgets", "parse_exchange_rate", "parse_policies", "parse_price"]
+__all__ = ["asked_one_by_one", "parse_budgets", "parse_exchange_rate", "parse_policies", "parse_price"]
 
 NAMED_RATES = {
     "device-constrained": PAPER_DEVICE_CONSTRAINED,
@@ -83,11 +89,26 @@ def parse_budgets(text: str, what: str = "budget") -> list[float]:
 def parse_policies(names: Sequence[str]) -> list[str]:
     """Check the names of policies, including those that only a replay knows, and return each once.
 
+    A name may have options behind it: "NAME:KEY=VALUE,KEY=VALUE" (`policy_spec`).
+
     Raises:
-        ConfigurationError: a policy is not known.
+        ConfigurationError: a policy is not known, or has no such option.
     """
-    for name in names:
+    for text in names:
+        name, options = policy_spec(text)
         if name not in ONLY_IN_REPLAY and not is_known_policy(name):
             known = [*known_policies(), *ONLY_IN_REPLAY]
             raise ConfigurationError(f"no policy is called {name!r}. {nearest(name, known)}")
+        check_options(name, options)
     return list(dict.fromkeys(names))
+
+
+def asked_one_by_one(names: Iterable[str]) -> list[str]:
+    """Return those of these policies that cannot decide for many requests at once, which makes a replay slower."""
+    found = []
+    for text in names:
+        name, options = policy_spec(text)
+        policy = None if name in ONLY_IN_REPLAY else check_options(name, options)
+        if policy is not None and not isinstance(policy, VectorPolicy):
+            found.append(text)
+    return found

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from disco.cli.console import Screen
-from disco.cli.option_types import parse_budgets, parse_policies
+from disco.cli.option_types import asked_one_by_one, parse_budgets, parse_policies
 from disco.cli.output_files import check_output, require_plotly, write
 from disco.cli.replay_options import fill_defaults, option
 from disco.cli.scenario_options import auto_policy, described, read, situation_of
@@ -21,7 +21,7 @@ from disco.profiles import LengthsProfile, load_lengths
 from disco.replay.report import Report, findings, terminal_tables, to_html, to_json
 from disco.replay.sweeps.chunked_sweep import sweep_chunks
 from disco.replay.sweeps.executors import open_executor
-from disco.replay.sweeps.sweep import BUDGETLESS, EvaluatorName, Swept, run_sweep
+from disco.replay.sweeps.sweep import BUDGETLESS, EvaluatorName, Swept, is_budgetless, run_sweep
 from disco.replay.vector.arm_delays import ORACLE, RECORDED
 from disco.replay.workload.from_recording import is_recording, without_drafts
 from disco.replay.workload.scenario import Arm, Scenario
@@ -245,6 +245,12 @@ def _task(arguments: argparse.Namespace, workload: Trace | Survey | None) -> _Ta
         notes = [*notes, *about]
     recorded = [RECORDED] if isinstance(workload, Trace) and is_recording(workload) else []
     arms = _arms(arguments, scenarios, recorded)
+    slow = [] if events else asked_one_by_one(dict.fromkeys(arm.policy for arm in arms))
+    if slow:
+        notes = [
+            *notes,
+            f"Asked request by request, which is slower (no method `delays`): {', '.join(slow)}.",
+        ]
     return _Task(scenarios, arms, "events" if events else "vectorised", notes)
 
 
@@ -262,7 +268,7 @@ def _arms(arguments: argparse.Namespace, scenarios: Sequence[Scenario], recorded
     budgets = parse_budgets(arguments.budget or (EVENT_BUDGETS if _asks_for_events(arguments) else BUDGETS))
     arms = []
     for policy in parse_policies(policies):
-        mine = [_budget_of(policy, scenarios)] if policy in (*BUDGETLESS, RECORDED) else budgets
+        mine = [_budget_of(policy, scenarios)] if policy == RECORDED or is_budgetless(policy) else budgets
         # The oracle is a bound on TTFT and has no answers to migrate.
         for migrate in (False, True) if arguments.migrate and policy != ORACLE else (False,):
             for drafts in (False, True) if arguments.pair and policy not in UNDRAFTED else (False,):

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from disco.client.chat.completions import DiscoChat
     from disco.client.endpoint_catalog.backups import Backup
     from disco.client.endpoint_catalog.local_servers import LocalServer
+    from disco.client.endpoint_catalog.plugged import Plugin
     from disco.client.endpoint_catalog.splits import Split
     from disco.client.endpoint_catalog.tiers import Tier
     from disco.client.power_watch import PowerSource
@@ -165,7 +166,8 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
     Args:
         local: the device's model: a name (`"smollm2-135m"`), the path of a GGUF file, `"hf:owner/repo/file"`,
             the address of a server on this machine (`"http://localhost:11434/v1#qwen3:4b"`), a `disco.LocalServer`,
-            or an endpoint object (which the caller closes). None: no model on this machine.
+            an endpoint that an installed package adds (`"command:llm -m qwen"`, or a `disco.Plugin`), or an endpoint
+            object (which the caller closes). None: no model on this machine.
         isolation: where a local model given by name runs: in a `"thread"` of this process, or in a `"process"` of its
             own. If that process crashes, its answers fail over, and the process is started again.
         preset: the name of a preset (`"balanced"`, `"cheap"`, `"battery-saver"`, `"fast"`, `"cascade"`, `"assist"`,
@@ -178,12 +180,14 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
         server_profile: the server's profile, or its name or path. Its TTFT distribution is used until the client
             has measured its own.
         price: USD per million (input, output) tokens of the server's model. Default: the price table's.
-        tiers: models between the local one and the server, from the smallest to the best: `disco.Tier`, `disco.Split`
-            or endpoint objects (which the caller closes). With them, no `api_key` is needed. Under `preset="cascade"`
-            an answer may rise through them; under other presets they are further servers.
-        backups: further servers, each with its own URL, key, model and price (`disco.Backup`). When the first server
-            fails, cools down or refuses, the cheapest backup takes its place in the preset's policy. Backups get
-            neither requests that must stay on this machine nor calls that pass through.
+        tiers: models between the local one and the server, from the smallest to the best: `disco.Tier`, `disco.Split`,
+            endpoints of installed packages (as for `local`), or endpoint objects (which the caller closes). With them,
+            no `api_key` is needed. Under `preset="cascade"` an answer may rise through them; under other presets they
+            are further servers.
+        backups: further servers, each with its own URL, key, model and price (`disco.Backup`), or endpoints of
+            installed packages (as for `local`). When the first server fails, cools down or refuses, the cheapest
+            backup takes its place in the preset's policy. Backups get neither requests that must stay on this machine
+            nor calls that pass through.
         histories: where a cascade keeps the scores of its tiers between runs, numbers only: a file, or a
             `disco.judging.HistoryStore`. None: in the state file; without one, they last as long as the client.
         state: the state file, in which all programs of this user on this machine keep what they learnt and spent:
@@ -234,7 +238,7 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
     def __init__(
         self,
         *,
-        local: str | os.PathLike[str] | Endpoint | LocalServer | None = None,
+        local: str | os.PathLike[str] | Endpoint | LocalServer | Plugin | None = None,
         isolation: Literal["thread", "process"] = "thread",
         preset: str | os.PathLike[str] | Preset = "balanced",
         policy: str | os.PathLike[str] | Preset | None = None,
@@ -242,8 +246,8 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
         device_profile: str | os.PathLike[str] | DeviceProfile | None = None,
         server_profile: str | os.PathLike[str] | ServerProfile | None = None,
         price: tuple[float, float] | None = None,
-        tiers: Sequence[Tier | Split | Endpoint] = (),
-        backups: Sequence[Backup] = (),
+        tiers: Sequence[Tier | Split | Endpoint | Plugin | str] = (),
+        backups: Sequence[Backup | Plugin | str] = (),
         budget: Mapping[str, Any] | None = None,
         histories: str | os.PathLike[str] | HistoryStore | None = None,
         state: str | os.PathLike[str] | bool | None = None,

@@ -23,8 +23,9 @@ from disco.request import Timeouts
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from disco.client.endpoint_catalog.backup_server import BackupServer
     from disco.client.endpoint_catalog.backups import Backup
+    from disco.client.endpoint_catalog.catalog import CatalogEntry
+    from disco.client.endpoint_catalog.plugged import Plugin
     from disco.client.router import Router
     from disco.endpoints.openai_api import OpenAIEndpoint
     from disco.endpoints.redaction import Redact
@@ -260,9 +261,9 @@ def _is_path(local: object) -> bool:
     return hasattr(local, "__fspath__")
 
 
-def _servers(backups: Sequence[Backup], local: object) -> Sequence[BackupServer]:
+def _servers(backups: Sequence[Backup | Plugin | str], local: object) -> Sequence[CatalogEntry]:
     if not backups:
         return ()
-    from disco.client.endpoint_catalog.backup_server import backup_servers  # noqa: PLC0415 - the HTTP endpoint loads with it
+    from disco.client.endpoint_catalog.backup_server import backup_entries  # noqa: PLC0415 - the HTTP endpoint loads with it
 
-    return backup_servers(backups, taken=("server", getattr(local, "name", "device")))
+    return backup_entries(backups, taken=("server", getattr(local, "name", None) or "device"))

@@ -22,6 +22,7 @@ from disco.client.endpoint_catalog.client_endpoints import AnyTier, ClientEndpoi
 from disco.client.endpoint_catalog.dispatchers import Dispatchers
 from disco.client.endpoint_catalog.local_servers import LocalServer
 from disco.client.endpoint_catalog.pairs import Speculate, drafting_of, questions
+from disco.client.endpoint_catalog.plugged import Plugin
 from disco.client.endpoint_catalog.told_ttft import ToldTtft
 from disco.client.learnt.learnt_state import LearntState, store_in
 from disco.client.live_driver import LiveSession
@@ -47,7 +48,6 @@ from disco.telemetry.log_lines import log_plan
 from disco.telemetry.reporter import AnswerReport
 
 if TYPE_CHECKING:
-    from disco.client.endpoint_catalog.backup_server import BackupServer
     from disco.endpoints.openai_api import OpenAIEndpoint
 
 __all__ = ["Router"]
@@ -68,7 +68,7 @@ class Router:
     def __init__(
         self,
         *,
-        local: str | Path | Endpoint | LocalServer | None,
+        local: str | Path | Endpoint | LocalServer | Plugin | None,
         here: Hosting = Hosting(),  # noqa: B008 - a tuple
         preset: str | os.PathLike[str] | Preset,
         device_profile: str | os.PathLike[str] | DeviceProfile | None = None,
@@ -76,7 +76,7 @@ class Router:
         price: tuple[float, float] | None = None,
         on_route: OnRoute | None = None,
         tiers: Sequence[AnyTier] = (),
-        backups: Sequence[BackupServer] = (),
+        backups: Sequence[CatalogEntry] = (),
         budget: Mapping[str, Any] | None = None,
         histories: str | os.PathLike[str] | HistoryStore | None = None,
         state: str | os.PathLike[str] | bool | None = None,

@@ -14,6 +14,7 @@ from disco.request import Timeouts
 if TYPE_CHECKING:
     from disco.client.endpoint_catalog.backups import Backup
     from disco.client.endpoint_catalog.local_servers import LocalServer
+    from disco.client.endpoint_catalog.plugged import Plugin
     from disco.client.endpoint_catalog.splits import Split
     from disco.client.endpoint_catalog.tiers import Tier
     from disco.client.power_watch import PowerSource
@@ -34,7 +35,7 @@ __all__ = ["ClientSettings", "PromptCache", "SharedParts"]
 class ClientSettings:
     """disco's own arguments of a client; `AsyncDisco` describes them. The SDK's arguments are not here."""
 
-    local: str | os.PathLike[str] | Endpoint | LocalServer | None = None
+    local: str | os.PathLike[str] | Endpoint | LocalServer | Plugin | None = None
     isolation: Literal["thread", "process"] = "thread"
     preset: str | os.PathLike[str] | Preset = "balanced"
     policy: str | os.PathLike[str] | Preset | None = None
@@ -42,8 +43,8 @@ class ClientSettings:
     device_profile: str | os.PathLike[str] | DeviceProfile | None = None
     server_profile: str | os.PathLike[str] | ServerProfile | None = None
     price: tuple[float, float] | None = None
-    tiers: Sequence[Tier | Split | Endpoint] = ()
-    backups: Sequence[Backup] = ()
+    tiers: Sequence[Tier | Split | Endpoint | Plugin | str] = ()
+    backups: Sequence[Backup | Plugin | str] = ()
     budget: Mapping[str, Any] | None = None
     histories: str | os.PathLike[str] | HistoryStore | None = None
     state: str | os.PathLike[str] | bool | None = None

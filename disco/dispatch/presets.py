@@ -12,7 +12,15 @@ from pydantic import Field, field_validator, model_validator
 
 from disco._resources import resource_dir
 from disco.cost.budget_limiter import Limit
-from disco.dispatch.policies.policy_registry import ASSIST, AUTO, CASCADE, is_known_policy, known_policies
+from disco.dispatch.policies.policy_registry import (
+    ASSIST,
+    AUTO,
+    CASCADE,
+    check_options,
+    has_budget,
+    is_known_policy,
+    known_policies,
+)
 from disco.dispatch.power.power_section import PowerSection
 from disco.dispatch.preset_section import Section
 from disco.dispatch.speculate_section import SpeculateSection
@@ -58,11 +66,13 @@ class DispatchSection(Section):
         tail: share α of all prompt tokens kept for slow servers (wait_time), in [0, 1); at most `budget`
             of it is used. Under "optimal_wait", 0 minimises the mean TTFT; a share above 0 also keeps P99 no worse
             than under "wait_time" with that share.
+        options: settings of a policy that an installed package adds; the package says which there are.
     """
 
     policy: str = AUTO
     budget: float = Field(default=0.5, ge=0.0, le=1.0)
     tail: float = Field(default=0.05, ge=0.0, lt=1.0)
+    options: dict[str, bool | int | float | str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -76,6 +86,10 @@ class DispatchSection(Section):
                     f"the policy {self.policy!r} has no budget; remove budget, or choose "
                     "'auto', 'length_threshold' or 'wait_time'"
                 )
+        check_options(self.policy, self.options)
+        checked = self.policy in (ASSIST, *_BUDGETLESS)
+        if "budget" in self.model_fields_set and not checked and not has_budget(self.policy):
+            raise ValueError(f"the policy {self.policy!r} has no budget; remove budget")
         return self
 
 

@@ -222,6 +222,7 @@ class TwoSided:
                 tail=section.tail,
                 rng=self._rng,
                 server_constrained=server_constrained,
+                options=section.options,
             )
         return policy
 

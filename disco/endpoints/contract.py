@@ -1,7 +1,7 @@
 """The contract every endpoint keeps: open an attempt, stream its events, stop it promptly.
 
-The conformance suite (`tests/endpoints/test_conformance.py`) checks this contract on the simulated endpoint, on
-llama.cpp and on a real HTTP server.
+`disco.testing` is this contract as checks that run on any endpoint. disco runs them on the simulated endpoint, on
+llama.cpp and on real HTTP servers (`tests/endpoints/test_conformance.py`).
 """
 
 from __future__ import annotations

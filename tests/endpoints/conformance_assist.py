@@ -1,8 +1,7 @@
-"""The endpoint contract of what assisted answers need: reports of a prefill, agreement, pauses; see `conformance`."""
+"""The contract of what assisted answers need: reports of a prefill, agreement, pauses; see `conformance`."""
 
 from __future__ import annotations
 
-import itertools
 from contextlib import asynccontextmanager
 
 import anyio
@@ -12,71 +11,26 @@ from disco.endpoints.contract import PAUSE_HOLD_S
 from disco.errors import EndpointFailure, FailureKind
 from disco.events import Ended, Parked, Progress, Started
 from disco.request import Prefix
-from tests.endpoints import conformance as base
-from tests.endpoints.conformance import (
+from disco.testing import stopping
+from disco.testing.answering import rises
+from disco.testing.asking import (
     ask,
-    check,
-    check_of_devices,
     collect,
     complete,
     endless,
     first_content,
     follower,
     fresh,
+    it_has_stopped,
     parked,
-    prompt_next,
-    resources,
+    same,
     text_of,
     tokens_of,
 )
+from tests.endpoints.conformance import check_of_devices
 from tests.endpoints.conformance_writing import STORY
 
 REPORTS, LOGP = frozenset({"progress"}), frozenset({"logp"})
-
-
-def rises(told: list[Progress]) -> None:
-    """The reports are in order, one at least for every 128 tokens, from the beginning to the end of a prefill."""
-    done = [one.tokens_done for one in told]
-    assert all(0 < later - earlier <= 128 for earlier, later in itertools.pairwise(done))
-    assert len({one.tokens_total for one in told}) == 1
-    assert done[-1] == told[-1].tokens_total
-    assert told[0].prefill_tps == 0
-    assert all(one.prefill_tps > 0 for one in told[1:])
-
-
-@check
-async def progress_is_reported_to_those_who_want_it(subject, endpoint):
-    await complete(endpoint, fresh(2, max_tokens=2))
-    told: list[Progress] = []
-    async with endpoint.open(fresh(50, max_tokens=3), wants=REPORTS) as attempt:
-        await collect(attempt, told)
-        assert (len(told) > 2) == endpoint.capabilities().progress
-        if told:
-            rises(told)
-            assert attempt.usage.prompt_tokens == told[-1].tokens_total
-            assert attempt.usage.cached_tokens == told[0].tokens_done
-
-
-@check
-async def a_prompts_size_is_what_an_attempt_then_reports(subject, endpoint):
-    await complete(endpoint, fresh(2, max_tokens=2))
-    request = fresh(30, max_tokens=2)
-    size = await endpoint.prompt_size(request, 5.0)
-    assert (size is not None) == endpoint.capabilities().follows  # a device
-    *_, attempt = await complete(endpoint, request)
-    again = await endpoint.prompt_size(request, 5.0)
-    if size is None or again is None:
-        assert size == again
-        return
-    assert size == (attempt.usage.prompt_tokens, attempt.usage.cached_tokens)
-    assert again == (size.tokens, size.tokens - 1)  # the last token is computed for its logits
-    async with endpoint.open(endless(subject)) as attempt:  # one that works is not asked
-        await first_content(attempt)
-        with anyio.fail_after(1.0):
-            assert await endpoint.prompt_size(request, 30.0) is None
-    too_long = await endpoint.prompt_size(ask("river " * subject.context_tokens), 5.0)
-    assert too_long is None or too_long.tokens > subject.context_tokens  # it may refuse to count that far
-    await prompt_next(subject, endpoint)
 
 
 @check_of_devices
@@ -156,7 +110,7 @@ async def a_follower_with_more_text_than_context_fails_as_such(subject, endpoint
             await parked(attempt)
         assert failure.value.kind is FailureKind.CONTEXT_LENGTH
         assert not attempt.extend(Prefix("Once"))
-    await prompt_next(subject, endpoint)
+    await stopping.prompt_next(subject, endpoint)
 
 
 # ---------------------------------------------------------------- pauses
@@ -221,7 +175,7 @@ async def a_paused_attempt_keeps_the_model_for_a_while_and_then_gives_way(subjec
                 await anyio.sleep(0.005)
         assert tokens_of(reading.batches) == before
         assert reading.attempt.resume()
-    base.same(subject, text_of(reading.batches), expected)
+    same(subject, text_of(reading.batches), expected)
     assert abs(tokens_of(reading.batches) - tokens) <= (0 if subject.exact else 30)
     # What was displaced, the question and the text so far, was read again, and counts again.
     assert reading.attempt.usage.prompt_tokens >= whole.usage.prompt_tokens + before + 8
@@ -229,19 +183,23 @@ async def a_paused_attempt_keeps_the_model_for_a_while_and_then_gives_way(subjec
 
 @check_of_devices
 async def a_paused_attempt_can_be_stopped_or_told_otherwise_at_any_time(subject, endpoint):
-    before = await base.used(endpoint)
-    for stop in (base.cancelled, base.closed_under_cancellation, base.closed_twice_by_other_tasks):
+    before = await stopping.used(endpoint)
+    for stop in (
+        stopping.cancelled,
+        stopping.closed_under_cancellation,
+        stopping.closed_twice_by_other_tasks,
+    ):
         attempt = endpoint.open(endless(subject))
         await first_content(attempt)
         assert attempt.pause()
         await anyio.sleep(0.1)
-        await base.soon(subject, stop, attempt)
+        await stopping.soon(subject, stop, attempt)
         await attempt.aclose()
         assert attempt.usage.completion_tokens > 0
-        await base.nothing_left(before, subject)
-        await base.it_has_stopped(attempt)
+        await stopping.nothing_left(before, subject)
+        await it_has_stopped(attempt)
         assert not attempt.resume()
-        await prompt_next(subject, endpoint)
+        await stopping.prompt_next(subject, endpoint)
     for turn in ("park", "follow"):
         async with endpoint.open(endless(subject)) as attempt:
             await first_content(attempt)
@@ -259,13 +217,13 @@ async def a_paused_attempt_can_be_stopped_or_told_otherwise_at_any_time(subject,
 
 @check_of_devices
 async def closing_the_endpoint_ends_a_paused_attempt(subject, endpoint):
-    before = resources()
+    before = stopping.resources()
     attempt = endpoint.open(endless(subject))
     await first_content(attempt)
     assert attempt.pause()
     await anyio.sleep(0.1)
-    await base.soon(subject, endpoint.aclose)
+    await stopping.soon(subject, endpoint.aclose)
     with anyio.fail_after(subject.within_s):
-        await base.read_until_closed(attempt)
+        await stopping.read_until_closed(attempt)
     await attempt.aclose()
-    await base.nothing_left(before, subject)
+    await stopping.nothing_left(before, subject)

@@ -1,186 +1,31 @@
-"""The endpoint contract of answers, and of devices: turns, parking, warm followers, progress; see `conformance`."""
+"""The contract of devices: turns, parking, warm followers, progress; see `conformance`."""
 
 from __future__ import annotations
 
 import math
 
 import anyio
-import openai
 import pytest
 
-from disco.errors import EndpointFailure, FailureKind
 from disco.events import Started, Usage
 from disco.request import Prefix
-from tests.endpoints import conformance as base
-from tests.endpoints.conformance import (
+from disco.testing import stopping
+from disco.testing.asking import (
     ask,
-    check,
-    check_of_devices,
     collect,
     complete,
     endless,
     first_content,
     follower,
     fresh,
+    it_has_stopped,
+    long_prompt,
     next_event,
     parked,
-    prompt_next,
     same,
     text_of,
-    tokens_of,
 )
-
-
-@check
-async def what_it_can_do_it_says(subject, endpoint):
-    await endpoint.warm_up()
-    await endpoint.warm_up()
-    able = endpoint.capabilities("smollm2-135m")
-    assert able.ready
-    assert able.context_tokens in (None, subject.context_tokens)
-    assert endpoint.name
-    assert endpoint.place in ("device", "server")
-    async with endpoint.open(ask(max_tokens=3)) as attempt:
-        assert [attempt.pause(), attempt.resume()] == [False] * 2
-        assert able.parks or not attempt.park()
-        assert able.follows or not (attempt.follow() or attempt.extend(Prefix("Once")))
-        assert isinstance(await anext(attempt), Started) == able.announces
-        assert [attempt.pause(), attempt.pause(), attempt.resume()] == [able.pauses] * 3
-        assert not attempt.resume()
-        await collect(attempt)
-    assert [attempt.park(), attempt.follow(), attempt.extend(Prefix("Once"))] == [False] * 3
-    assert [attempt.pause(), attempt.resume()] == [False] * 2
-
-
-@check
-async def an_answer_is_batches_and_an_end_with_exact_usage(subject, endpoint):
-    request = ask()
-    attempt = endpoint.open(request)
-    assert attempt.usage == Usage()
-    async with attempt:
-        batches, ended = await collect(attempt)
-    usage, text = attempt.usage, text_of(batches)
-    assert text
-    assert ended.finish_reason in ("stop", "length")
-    assert usage.completion_tokens - tokens_of(batches) in (0, 1)  # the end token counts or not
-    await attempt.aclose()
-    assert attempt.usage == usage
-    same(subject, text, (await complete(endpoint, request))[0])
-    _, _, _, longer = await complete(endpoint, ask("One two three. " * 12, max_tokens=1))
-    assert longer.usage.prompt_tokens > usage.prompt_tokens + 24
-    # Its characters are several tokens each; what `collect` sees is always complete.
-    await complete(endpoint, ask("Repeat exactly: 你好世界 🎉👩‍👩‍👧 ñandú 😀😀😀", max_tokens=12))
-
-
-@check
-async def opening_does_nothing_until_iterated(subject, endpoint):
-    await complete(endpoint, ask(max_tokens=2))
-    before = base.resources()
-    attempt = endpoint.open(base.long_prompt(subject))
-    await anyio.sleep(0.1)
-    assert base.resources() == before
-    await prompt_next(subject, endpoint)  # a device that worked on it would not be free now
-    await attempt.aclose()
-    await attempt.aclose()
-    await base.it_has_stopped(attempt)
-    assert attempt.usage == Usage()
-
-
-@check
-async def max_tokens_is_respected_under_both_its_names(subject, endpoint):
-    for name, limit in (("max_tokens", 1), ("max_completion_tokens", 3)):
-        if name in subject.limits:
-            continue
-        _, tokens, ended, attempt = await complete(endpoint, ask(**{"max_tokens": None, name: limit}))
-        assert 1 <= tokens <= limit
-        assert ended.finish_reason == "length"
-        assert attempt.usage.completion_tokens <= limit + 1
-
-
-@check
-async def a_prompt_over_the_context_fails_as_such(subject, endpoint):
-    attempt = endpoint.open(ask("river " * (subject.context_tokens * 2)))
-    with pytest.raises(EndpointFailure) as failure:
-        await collect(attempt)
-    expected = FailureKind.INCOMPLETE if "context" in subject.limits else FailureKind.CONTEXT_LENGTH
-    assert failure.value.kind is expected
-    assert isinstance(failure.value.error, openai.OpenAIError)
-    assert "river" not in str(failure.value.error)
-    assert not failure.value.kind.is_callers_fault
-    await base.it_has_stopped(attempt)
-    await attempt.aclose()
-    if "context" not in subject.limits:  # such a server drops the connection, perhaps under the next request
-        await prompt_next(subject, endpoint)
-
-
-@check
-async def of_attempts_at_once_one_is_cancelled_and_the_others_are_unmixed(subject, endpoint):
-    questions = ["Name three colours.", "What is two plus two?"]
-    alone = [(await complete(endpoint, ask(q, max_tokens=6)))[0] for q in questions]
-    together = ["", ""]
-
-    async def one(i):
-        together[i] = (await complete(endpoint, ask(questions[i], max_tokens=6)))[0]
-
-    dropped = endpoint.open(endless(subject))
-    async with anyio.create_task_group() as group:
-        group.start_soon(one, 0)
-        group.start_soon(one, 1)
-        with anyio.move_on_after(0.05):
-            await first_content(dropped)
-        await dropped.aclose()
-    for i in (0, 1):
-        same(subject, together[i], alone[i])
-
-
-# ---------------------------------------------------------------- continuing
-
-
-PREFIXES = [
-    Prefix("Once upon a time there was a small ", tokens=9),
-    Prefix("Once upon a time there was a mill.\n\n", tokens=10),
-    Prefix("Once upon a time there was a beauti", tokens=9, withheld=" beauti"),
-    Prefix("A family 👩‍👩‍👧 lived by the river", tokens=15, withheld=" river"),
-    Prefix("A mill ends a turn with <|im_end|> and", tokens=14),
-]
-
-
-@check
-async def it_continues_exactly_where_the_prefix_ends(subject, endpoint):
-    if not endpoint.capabilities().continues:
-        pytest.skip("does not continue")
-    restart, _, _, whole = await complete(endpoint, ask(max_tokens=12))
-    assert whole.seam is None, "an answer from its beginning has no seam"
-    text, tokens, ended, _ = await complete(endpoint, ask(max_tokens=PREFIXES[0].tokens), PREFIXES[0])
-    assert (text, tokens, ended.finish_reason) == ("", 0, "length"), "nothing is left to write"
-    for prefix in PREFIXES:
-        room = max(8, prefix.tokens + 2)  # for all of an echo, and for a restart
-        try:
-            text, tokens, ended, attempt = await complete(
-                endpoint, ask(max_tokens=prefix.tokens + room), prefix
-            )
-        except EndpointFailure as failure:
-            # Allowed: the withheld piece does not come again, or text cannot tell a control token from its name.
-            assert failure.kind is FailureKind.SEAM, prefix.text  # noqa: PT017
-            assert prefix.withheld or "<|" in prefix.text, prefix.text
-            continue
-        assert ended.finish_reason in ("stop", "length")
-        # How many tokens the withheld text is to the target, a server's endpoint can only estimate.
-        assert tokens <= room + len(prefix.withheld) // 3
-        assert not text.startswith(prefix.text), f"an echo of {prefix.text!r}"
-        tail = prefix.text[-10:]
-        assert not text.lstrip().startswith(tail.lstrip()), f"a repeat after {prefix.text!r}: {text!r}"
-        assert not (len(restart) >= 20 and text.lstrip().startswith(restart[:20])), f"a restart: {text!r}"
-        # What became of the seam is told, and missing is what repeats the prefix and nothing else.
-        seam = attempt.seam
-        assert seam.verdict in ("continued", "echo")
-        assert seam.sent_chars == len(prefix.sent)
-        assert seam.written_chars - seam.swallowed_chars == len(text)
-        echo = seam.sent_chars * (seam.verdict == "echo")
-        assert not text or seam.swallowed_chars == echo + len(prefix.withheld)
-
-
-# ---------------------------------------------------------------- devices
+from tests.endpoints.conformance import check_of_devices
 
 STORY = "Once upon a time there was a mill by the river, and the miller had three sons. "
 
@@ -198,7 +43,7 @@ async def an_attempt_that_waits_has_not_begun(subject, endpoint):
             assert second.usage == Usage()
             assert second.progress is None
     assert endpoint.capabilities().waiting in (0, 1)  # a job that was just stopped may still leave
-    await prompt_next(subject, endpoint)
+    await stopping.prompt_next(subject, endpoint)
 
 
 @check_of_devices
@@ -300,13 +145,13 @@ async def an_attempt_can_become_a_follower_which_leaves_the_model_to_others_and_
 
 @check_of_devices
 async def a_follower_can_be_stopped_at_any_time(subject, endpoint):
-    before = await base.used(endpoint)
+    before = await stopping.used(endpoint)
     more = Prefix("river " * subject.long_tokens, tokens=5)
     cases = [  # the request, what a follower that waits is told, and who stops it
-        (base.long_prompt(subject), None, base.cancelled),
-        (ask(), Prefix(), base.cancelled),
-        (ask(), Prefix(), base.closed_twice_by_other_tasks),
-        (ask(), more, base.cancelled),
+        (long_prompt(subject), None, stopping.cancelled),
+        (ask(), Prefix(), stopping.cancelled),
+        (ask(), Prefix(), stopping.closed_twice_by_other_tasks),
+        (ask(), more, stopping.cancelled),
     ]
     for request, told, stop in cases:
         attempt = follower(endpoint, request)
@@ -314,11 +159,11 @@ async def a_follower_can_be_stopped_at_any_time(subject, endpoint):
             await parked(attempt)
         if told:
             attempt.extend(told)
-        await base.soon(subject, stop, attempt)
+        await stopping.soon(subject, stop, attempt)
         await attempt.aclose()
-        await base.it_has_stopped(attempt)
-        await base.nothing_left(before, subject)
-    await prompt_next(subject, endpoint)
+        await it_has_stopped(attempt)
+        await stopping.nothing_left(before, subject)
+    await stopping.prompt_next(subject, endpoint)
 
 
 @check_of_devices

@@ -1,4 +1,4 @@
-"""Runs the endpoint contract (`conformance.py`) on every endpoint, under asyncio and under trio.
+"""Runs the endpoint contract (`disco.testing`; `conformance.py` for devices) on every endpoint, on asyncio and on trio.
 
 A real model takes seconds for what a simulated one does in none: it runs each check on one loop, and on the other
 with `make test-slow`.
@@ -11,7 +11,6 @@ import moved_clock
 import openai
 import pytest
 from loops import by_turns
-from promptly import cpu_s
 
 from disco import LocalServer
 from disco.endpoints.continuation import Continuation
@@ -19,7 +18,9 @@ from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.endpoints.openai_api import OpenAIEndpoint
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
-from tests.endpoints import conformance_assist  # noqa: F401 - its checks enter CHECKS and OF_DEVICES
+from disco.testing.answering import it_continues_exactly_where_the_prefix_ends
+from disco.testing.stopwatch import cpu_s
+from tests.endpoints import conformance_assist  # noqa: F401 - its checks enter OF_DEVICES
 from tests.endpoints import conformance_writing as contract
 from tests.endpoints.conformance import CHECKS, OF_DEVICES, Subject
 
@@ -63,7 +64,7 @@ def test_simulated(numbers, check, backend):
 
 def test_the_suite_notices_an_echo():
     with pytest.raises(AssertionError, match="an echo"):
-        run_simulated(contract.it_continues_exactly_where_the_prefix_ends, "asyncio", seam="leaks")
+        run_simulated(it_continues_exactly_where_the_prefix_ends, "asyncio", seam="leaks")
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""A redacted endpoint keeps the contract of every endpoint (`tests/endpoints/conformance.py`)."""
+"""A redacted endpoint keeps the contract of every endpoint (`disco.testing`)."""
 
 import anyio
 import moved_clock
@@ -7,10 +7,7 @@ import pytest
 from disco.endpoints.redaction import RedactingEndpoint, Redaction
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
-from tests.endpoints import conformance_writing
-from tests.endpoints.conformance import CHECKS, Subject
-
-assert conformance_writing  # it adds its checks to CHECKS
+from disco.testing import CHECKS, Subject
 
 PROFILE = SimulatedProfile(
     context_tokens=2048, answer_tokens=2000, prefill_tps=5000.0, overhead_s=0.002, decode_tps=400.0

@@ -9,8 +9,7 @@ import pytest
 
 from disco.endpoints.llamacpp.batching.engine import VerifyEngine
 from disco.endpoints.llamacpp.batching.engine_endpoint import EngineEndpoint
-from tests.endpoints import conformance_writing  # noqa: F401 - its checks enter CHECKS
-from tests.endpoints.conformance import CHECKS, Subject
+from disco.testing import CHECKS, Subject
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 

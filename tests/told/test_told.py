@@ -155,7 +155,7 @@ async def test_a_backup_is_asked_under_its_own_model():
         continuation="none",
     )
     async with first.client(backups=[backup]) as client:
-        endpoint = client.router.endpoints._backups[0]
+        endpoint = client.router.endpoints._standby[0].endpoint
         await endpoint.warm_up()
         assert endpoint.publishes_ttft
         await answers(client)

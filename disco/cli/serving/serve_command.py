@@ -270,16 +270,20 @@ def _hook(given: str) -> Redact:
     return hook
 
 
-def _tiers(given: Sequence[Sequence[str]]) -> list[Tier]:
-    """Return the tiers, with their keys from the environment.
+def _tiers(given: Sequence[Sequence[str]]) -> list[Tier | str]:
+    """Return the tiers, with their keys from the environment; an endpoint of an installed package as its text.
 
     Raises:
         ConfigurationError: a part is missing, or an option is unknown or has a wrong value.
     """
     from disco.client import Tier  # noqa: PLC0415 - `disco --help` needs no client
+    from disco.client.endpoint_catalog.plugged import as_plugin  # noqa: PLC0415 - as above
 
-    tiers = []
+    tiers: list[Tier | str] = []
     for number, (url, *rest) in enumerate(given, 1):
+        if not rest and as_plugin(url) is not None:
+            tiers.append(url)
+            continue
         if not rest or "=" in rest[0]:
             raise ConfigurationError("--tier needs the address of a server and the model to request from it")
         options: dict[str, Any] = {}

@@ -37,7 +37,8 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--local",
-        help="local model: a name, a GGUF file, hf:owner/repo/file, or `none` (default: smollm2-135m; with --layers "
+        help="local model: a name, a GGUF file, hf:owner/repo/file, an endpoint of an installed package "
+        "(KIND:ARGUMENT, see `disco plugins`), or `none` (default: smollm2-135m; with --layers "
         "none)",
     )
     parser.add_argument(
@@ -61,6 +62,7 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
         default=[],
         metavar=("URL MODEL", "OPTION=VALUE"),
         help="a model between the local one and the server; may be given several times, from the smallest to the best. "
+        "In place of URL and MODEL: an endpoint of an installed package, such as 'command:llm -m qwen'. "
         "Options: reach=device, own or any (default); price=IN,OUT in USD per million tokens; name=NAME. Its key, if "
         f"it needs one, is in {TIER_KEY_VARIABLE}_1 (_2 for the second, ...), or in {TIER_KEY_VARIABLE} for all tiers",
     )

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from disco.client.endpoint_catalog.backups import Backup
+from disco.client.endpoint_catalog.catalog import CatalogEntry, price_of
+from disco.client.endpoint_catalog.plugged import Plugin, as_plugin
 from disco.client.endpoint_catalog.tiers import Tier
 from disco.endpoints.continuation import Continuation
 from disco.endpoints.openai_api import OpenAIEndpoint
@@ -14,7 +16,7 @@ from disco.endpoints.openai_api.sdk_client import PlainClient
 from disco.errors import ConfigurationError
 from disco.request import Prefix, Request
 
-__all__ = ["BackupServer", "backup_servers"]
+__all__ = ["BackupServer", "backup_entries"]
 
 
 class BackupServer(OpenAIEndpoint):
@@ -56,8 +58,10 @@ class BackupServer(OpenAIEndpoint):
         await self._own.close()
 
 
-def backup_servers(backups: Sequence[Backup], *, taken: Sequence[str]) -> tuple[BackupServer, ...]:
-    """Make the endpoints of the backups.
+def backup_entries(
+    backups: Sequence[Backup | Plugin | str], *, taken: Sequence[str]
+) -> tuple[CatalogEntry, ...]:
+    """Make the endpoints of the backups, as entries of the catalog.
 
     Args:
         backups: the backups; those of equal price are asked in this order.
@@ -66,20 +70,22 @@ def backup_servers(backups: Sequence[Backup], *, taken: Sequence[str]) -> tuple[
     Raises:
         ConfigurationError: a value is missing, or two endpoints have the same name.
     """
-    servers: list[BackupServer] = []
+    entries: list[CatalogEntry] = []
     names = set(taken)
-    for number, backup in enumerate(backups, 1):
-        if not isinstance(backup, Backup):
+    for number, given in enumerate(backups, 1):
+        backup = as_plugin(given) or given
+        if not isinstance(backup, Backup | Plugin):
             raise ConfigurationError(
                 f"backups contains a {type(backup).__name__}. Write "
                 "disco.Backup(base_url=..., api_key=..., model=...) for each server."
             )
         name = f"backup-{number}" if backup.name is None else backup.name
-        for what, remedy in (
+        needed = (
             ("base_url", "the address of its API"),
             ("api_key", "any text if the server checks none"),
             ("model", "the model to request from it"),
-        ):
+        )
+        for what, remedy in needed if isinstance(backup, Backup) else ():
             if not getattr(backup, what):
                 raise ConfigurationError(f"The backup {name!r} has no {what}: pass {what}=... ({remedy}).")
         if not name or name in names:
@@ -89,5 +95,9 @@ def backup_servers(backups: Sequence[Backup], *, taken: Sequence[str]) -> tuple[
                 else "A backup's name is empty. Leave name out, or give the backup a name."
             )
         names.add(name)
-        servers.append(BackupServer(backup, name))
-    return tuple(servers)
+        if isinstance(backup, Backup):
+            entry = CatalogEntry(BackupServer(backup, name), backup.model, price_of(backup.price))
+        else:
+            entry = CatalogEntry(backup.make(name), backup.model or backup.kind, price_of(backup.price))
+        entries.append(entry)
+    return tuple(entries)

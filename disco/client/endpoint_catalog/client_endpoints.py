@@ -14,6 +14,7 @@ from disco.client.endpoint_catalog.attaching import Attach, attaching
 from disco.client.endpoint_catalog.catalog import UNMEASURED, CatalogEntry, price_of
 from disco.client.endpoint_catalog.local_servers import LocalServer, is_address
 from disco.client.endpoint_catalog.pairs import Pairs, Speculate
+from disco.client.endpoint_catalog.plugged import Plugin, as_plugin
 from disco.client.endpoint_catalog.splits import Split
 from disco.client.endpoint_catalog.tiers import Tier
 from disco.dispatch import Preset
@@ -25,13 +26,12 @@ from disco.errors import ConfigurationError, DiscoError
 from disco.telemetry.log_lines import LOG, log_probe
 
 if TYPE_CHECKING:
-    from disco.client.endpoint_catalog.backup_server import BackupServer
     from disco.endpoints.openai_api import OpenAIEndpoint
 
 __all__ = ["AnyTier", "ClientEndpoints", "Hosting", "tier_entries"]
 
-AnyTier = Tier | Split | Endpoint
-"""What a client takes as a tier."""
+AnyTier = Tier | Split | Endpoint | Plugin | str
+"""What a client takes as a tier; a text names an endpoint that an installed package adds."""
 
 # Answers that a tier on another machine is assumed to write at the same time, where its server does not report it.
 _AT_ONCE_ELSEWHERE = 16
@@ -65,10 +65,10 @@ class ClientEndpoints:
     def __init__(
         self,
         *,
-        local: str | Path | Endpoint | LocalServer | None,
+        local: str | Path | Endpoint | LocalServer | Plugin | None,
         here: Hosting,
         tiers: Sequence[AnyTier],
-        backups: Sequence[BackupServer],
+        backups: Sequence[CatalogEntry],
         price: tuple[float, float] | None,
         speculate: Speculate = "off",
     ) -> None:
@@ -78,19 +78,20 @@ class ClientEndpoints:
             raise ConfigurationError(
                 "prompt_cache is for a local model, but none is configured: pass local=..., or leave prompt_cache out."
             )
+        plugin = as_plugin(local)
+        self._local_price = None if plugin is None else price_of(plugin.price)
+        self._local_model = None if plugin is None else plugin.model or plugin.kind
+        local = plugin or local
         self.local = None if local is None else _local_endpoint(local, here, drafts=speculate != "off")
         self.pairs = Pairs(speculate, self.local)
         first_tier = 0 if self.local is None else 1
         self.tiers = tier_entries(tiers, first_rank=first_tier)
         self._own_tiers = [
-            e.endpoint for e, given in zip(self.tiers, tiers, strict=True) if isinstance(given, Tier | Split)
+            e.endpoint for e, given in zip(self.tiers, tiers, strict=True) if not isinstance(given, Endpoint)
         ]
         self._server_rank = first_tier + len(self.tiers)
         self._price = price_of(price)
-        self._backups = tuple(backups)
-        self._standby = tuple(
-            CatalogEntry(b, b.model, price_of(b.price), standby=True, rank=self._server_rank) for b in backups
-        )
+        self._standby = tuple(replace(entry, standby=True, rank=self._server_rank) for entry in backups)
 
     @property
     def has_others(self) -> bool:
@@ -123,7 +124,10 @@ class ClientEndpoints:
     def _local_entry(self) -> CatalogEntry | None:
         if self.local is None:
             return None
-        return CatalogEntry(self.local, price=None if self.local.reach != "any" else self._price)
+        price = self._local_price
+        if price is None and self.local.reach == "any":
+            price = self._price
+        return CatalogEntry(self.local, self._local_model, price)
 
     def members(
         self, server: Endpoint | None, drafting: SpeculateSection | None = None
@@ -215,9 +219,9 @@ class ClientEndpoints:
             if model is not None and server.probes:
                 await server.probe(model)
             log_probe(model, server.continuation(model).method)
-            for backup in self._backups:
-                if is_within(backup.reach, reach):
-                    group.start_soon(backup.warm_up)
+            for backup in self._standby:
+                if is_within(backup.endpoint.reach, reach):
+                    group.start_soon(backup.endpoint.warm_up)
 
         async def warm_up_tier(tier: Endpoint) -> None:
             try:
@@ -243,7 +247,7 @@ class ClientEndpoints:
     async def aclose(self) -> None:
         """Close every endpoint but the server and those that were given as objects, which the caller closes."""
         await self.pairs.aclose()
-        for endpoint in (*self._own_tiers, *self._backups):
+        for endpoint in (*self._own_tiers, *(entry.endpoint for entry in self._standby)):
             await endpoint.aclose()
         if self.local is not None and self._owns_local:
             await self.local.aclose()
@@ -271,6 +275,12 @@ def tier_entries(tiers: Sequence[AnyTier], *, first_rank: int) -> tuple[CatalogE
             entries.append(CatalogEntry(tier, profile=UNMEASURED, rank=rank))
             continue
         usual = f"tier-{number}"
+        if (plugin := as_plugin(tier)) is not None:
+            model = plugin.model or plugin.kind
+            entries.append(
+                CatalogEntry(plugin.make(usual), model, price_of(plugin.price), profile=UNMEASURED, rank=rank)
+            )
+            continue
         if isinstance(tier, Split):
             split = tier.endpoint(usual if tier.name is None else tier.name)
             drafts = CatalogEntry(split.drafts, profile=UNMEASURED)
@@ -294,8 +304,18 @@ def tier_entries(tiers: Sequence[AnyTier], *, first_rank: int) -> tuple[CatalogE
     return tuple(entries)
 
 
-def _local_endpoint(local: str | Path | Endpoint | LocalServer, here: Hosting, *, drafts: bool) -> Endpoint:
+def _local_endpoint(
+    local: str | Path | Endpoint | LocalServer | Plugin, here: Hosting, *, drafts: bool
+) -> Endpoint:
     isolation, prompt_cache, attach = here
+    if isinstance(local, Plugin):
+        if prompt_cache is not None or isolation != "thread":
+            option = "isolation" if isolation != "thread" else "prompt_cache"
+            raise ConfigurationError(
+                f"{option} is for a model that disco runs. This endpoint is another package's ({local.kind}): leave "
+                f"{option} out."
+            )
+        return local.make("device")
     if isinstance(local, Endpoint):
         if prompt_cache is not None:
             raise ConfigurationError(

@@ -84,7 +84,11 @@ class FittedPolicy(Protocol):
 
 
 class PolicyFactory(Protocol):
-    """A callable that makes a policy; an entry point of the group `disco.policies` names one."""
+    """A callable that makes a policy; an entry point of the group `disco.policies` names one.
+
+    It may leave out arguments that it does not need. Arguments that it has besides are its options: the user sets them
+    in `[dispatch.options]` of a preset. It raises ValueError for a wrong one.
+    """
 
     def __call__(
         self,

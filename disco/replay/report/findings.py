@@ -11,12 +11,12 @@ from statistics import median
 from disco.replay.metrics.over_seeds import Cell
 from disco.replay.report.report_data import (
     DEVICE_ONLY,
-    NO_BUDGET,
     SERVER_ONLY,
     Group,
     Report,
     groups,
     is_baseline,
+    keeps_no_budget,
     known,
 )
 from disco.replay.vector.arm_delays import ORACLE
@@ -115,7 +115,7 @@ def _best(group: Group, evaluator: str) -> _Best | None:
     within = [pair for pair in in_budget if limit is None or _cost(pair[1]) <= _cost(limit) * (1 + 1e-9)]
     if not within:
         return None
-    budgeted = [pair for pair in within if pair[1].arm.policy not in NO_BUDGET]
+    budgeted = [pair for pair in within if not keeps_no_budget(pair[1].arm.policy)]
     conditions = (
         "answer as many requests as the best" if len(answering) < len(usable) else "",
         f"keep to their budgets within {OVERSPENT * 100:.0f} %" if len(in_budget) < len(answering) else "",
@@ -166,12 +166,12 @@ def _sentences(best: _Best, *, named: bool) -> list[str]:
 
 def _label(named: Named) -> str:
     name, cell = named
-    return name if cell.arm.policy in NO_BUDGET else f"{name} at a budget of {cell.arm.budget:g}"
+    return name if keeps_no_budget(cell.arm.policy) else f"{name} at a budget of {cell.arm.budget:g}"
 
 
 def _distance(cell: Cell, regret_s: float) -> str:
     oracle_s = _p99(cell) - regret_s
-    same = "the same budget" if cell.arm.policy not in NO_BUDGET else f"a budget of {cell.arm.budget:g}"
+    same = "the same budget" if not keeps_no_budget(cell.arm.policy) else f"a budget of {cell.arm.budget:g}"
     known_bound = f"An oracle that knows every TTFT in advance has {number(oracle_s)} s at {same}"
     if regret_s < SAME_S:
         return f"{known_bound}: no better."
@@ -220,11 +220,11 @@ def _counted(named: Sequence[Named]) -> str:
 def _rank(named: Named) -> tuple[float, float, bool]:
     """Return the sort key: P99, then cost; of two equal cells, the one with a budget comes first."""
     _, cell = named
-    return _p99(cell), _cost(cell), cell.arm.policy in NO_BUDGET
+    return _p99(cell), _cost(cell), keeps_no_budget(cell.arm.policy)
 
 
 def _keeps_budget(cell: Cell) -> bool:
-    return cell.arm.policy in NO_BUDGET or cell.summary.budget_used.mean <= cell.arm.budget + OVERSPENT
+    return keeps_no_budget(cell.arm.policy) or cell.summary.budget_used.mean <= cell.arm.budget + OVERSPENT
 
 
 def _change(value: float, reference: float) -> str:

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from disco.replay.metrics.over_seeds import Cell, Figure
-from disco.replay.sweeps.sweep import BUDGETLESS
+from disco.replay.sweeps.sweep import is_budgetless
 from disco.replay.vector.arm_delays import ORACLE, RECORDED
 from disco.session.records.route_record import RouteRecord
 
 __all__ = [
     "DEVICE_ONLY",
-    "NO_BUDGET",
     "SERVER_ONLY",
     "Group",
     "Line",
@@ -23,16 +22,20 @@ __all__ = [
     "cost_per_1000_usd",
     "groups",
     "is_baseline",
+    "keeps_no_budget",
     "known",
     "line_names",
     "pareto_front",
 ]
 
-NO_BUDGET: Final = BUDGETLESS | {RECORDED}
-"""Policies that keep to no budget: one cell stands for every budget."""
 
 SERVER_ONLY: Final = "server_only"
 DEVICE_ONLY: Final = "device_only"
+
+
+def keeps_no_budget(policy: str) -> bool:
+    """Return whether a policy keeps to no budget: one cell then stands for every budget."""
+    return policy == RECORDED or is_budgetless(policy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ class Line:
     @property
     def budgetless(self) -> bool:
         """Whether the policy is the same at every budget."""
-        return self.policy in NO_BUDGET
+        return keeps_no_budget(self.policy)
 
     def at(self, budget: float) -> Cell | None:
         """Return the cell at `budget`; None if it was not run."""
@@ -117,7 +120,7 @@ def _group(scenario: str, regime: str, by_name: dict[str, list[Cell]]) -> Group:
     for name, cells in by_name.items():
         policy = cells[0].arm.policy
         ordered = tuple(sorted(cells, key=lambda cell: cell.arm.budget))
-        lines.append(Line(name, policy, ordered[:1] if policy in NO_BUDGET else ordered))
+        lines.append(Line(name, policy, ordered[:1] if keeps_no_budget(policy) else ordered))
     lines.sort(key=lambda line: line.policy == ORACLE)
     budgets = {cell.arm.budget for line in lines if not line.budgetless for cell in line.cells}
     budgets = budgets or {line.cells[0].arm.budget for line in lines}
@@ -133,7 +136,7 @@ def line_names(cells: Sequence[Cell]) -> list[str]:
     names = []
     for cell in cells:
         name = cell.arm.label
-        if len(tails[name]) > 1 and cell.arm.policy not in NO_BUDGET:
+        if len(tails[name]) > 1 and not keeps_no_budget(cell.arm.policy):
             name += f", α = {cell.arm.tail:g}"
         names.append(f"{name} ({cell.evaluator})" if len(evaluators) > 1 else name)
     return names

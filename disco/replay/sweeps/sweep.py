@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,6 +11,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
+from disco.dispatch.policies.plugged_policy import policy_spec
+from disco.dispatch.policies.policy_registry import has_budget
 from disco.errors import ConfigurationError, nearest
 from disco.replay.metrics.outcome import Outcome
 from disco.replay.metrics.over_seeds import Cell, Figure, SeedFigures, figures_of, regret, summarise
@@ -30,6 +33,7 @@ __all__ = [
     "check_names",
     "errors_named",
     "figures_key",
+    "is_budgetless",
     "run_sweep",
     "seed_numbers",
     "sweep",
@@ -40,7 +44,17 @@ Source = Trace | Callable[[int], Trace]
 """One trace for every seed, or a function that returns the trace of a seed (it must be picklable)."""
 
 BUDGETLESS: Final = frozenset(("device_only", "race", "server_only"))
-"""Policies without a budget: their results are the same at each budget."""
+"""Disco's policies without a budget: their results are the same at each budget."""
+
+
+@functools.cache  # asked for each cell; what is installed does not change within a run
+def is_budgetless(policy: str) -> bool:
+    """Return whether a policy of an arm, with or without options behind its name, has no budget.
+
+    Raises:
+        ConfigurationError: the package that adds the policy is at fault.
+    """
+    return policy in BUDGETLESS or not has_budget(policy_spec(policy)[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +138,7 @@ def run_sweep(
 
 def figures_key(arm: Arm) -> Arm:
     """Return the arm that represents all arms with the same outcome as this one."""
-    return replace(arm, budget=1.0, tail=0.0) if arm.policy in BUDGETLESS else arm
+    return replace(arm, budget=1.0, tail=0.0) if is_budgetless(arm.policy) else arm
 
 
 @contextmanager

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from disco.dispatch import Preset, load_preset
+from disco.dispatch.policies.plugged_policy import policy_spec
 from disco.errors import ConfigurationError
 from disco.profiles.profile_toml import dump_toml
-from disco.replay.sweeps.sweep import BUDGETLESS
+from disco.replay.sweeps.sweep import is_budgetless
 from disco.replay.workload.scenario import Arm
 
 __all__ = ["PresetChoice", "write_preset"]
@@ -34,14 +35,15 @@ class PresetChoice:
     @property
     def label(self) -> str:
         """The policy and its budget, for tables and messages."""
-        if self.arm.policy in BUDGETLESS:
+        if is_budgetless(self.arm.policy):
             return self.arm.policy
         return f"{self.arm.policy} at budget {self.arm.budget:g}"
 
     def values(self, *, summary: str = "") -> dict[str, dict[str, Any] | str]:
         """Return the settings in the form that `load_preset` takes."""
-        dispatch: dict[str, Any] = {"policy": self.arm.policy}
-        if self.arm.policy not in BUDGETLESS:
+        policy, options = policy_spec(self.arm.policy)
+        dispatch: dict[str, Any] = {"policy": policy, **({"options": options} if options else {})}
+        if not is_budgetless(self.arm.policy):
             # A trace is not precise enough for more digits; the tables print two.
             dispatch |= {"budget": round(self.arm.budget, 4), "tail": round(self.arm.tail, 4)}
         playback: dict[str, Any] = (

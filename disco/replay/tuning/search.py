@@ -26,7 +26,7 @@ from disco.cost import ExchangeRate, device_rates
 from disco.dispatch.regime import regime
 from disco.errors import ConfigurationError
 from disco.replay.metrics.over_seeds import Cell
-from disco.replay.sweeps.sweep import BUDGETLESS, EvaluatorName, sweep
+from disco.replay.sweeps.sweep import EvaluatorName, is_budgetless, sweep
 from disco.replay.tuning.objective import Objective, Trial, TuningObjective
 from disco.replay.tuning.preset_file import PresetChoice
 from disco.replay.workload.scenario import Arm, Scenario
@@ -297,7 +297,7 @@ def _may_save(cell: Cell, scenario: Scenario, answer_tokens: float) -> float:
 
 
 def _grid(policy: str, budgets: Sequence[float]) -> list[Arm]:
-    if policy in BUDGETLESS:
+    if is_budgetless(policy):
         return [Arm(policy, 1.0, 0.0)]
     tails = TAILS if policy in TAILED else (0.0,)
     return [Arm(policy, budget, tail) for budget, tail in itertools.product(budgets, tails)]
@@ -305,7 +305,7 @@ def _grid(policy: str, budgets: Sequence[float]) -> list[Arm]:
 
 def _neighbours(arm: Arm, step: float) -> list[Arm]:
     """Return the arm with slightly more and slightly less budget and tail."""
-    if arm.policy in BUDGETLESS:
+    if is_budgetless(arm.policy):
         return []
     budgets = {round(min(1.0, max(0.0, arm.budget + by)), 6) for by in (-step, 0.0, step)}
     tails = {arm.tail}

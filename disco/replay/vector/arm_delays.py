@@ -7,6 +7,7 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from disco.dispatch.policies.plugged_policy import policy_spec
 from disco.dispatch.policies.policy import Delays, Policy
 from disco.dispatch.policies.policy_registry import AUTO, build_policy
 from disco.dispatch.request_features import Features
@@ -101,7 +102,7 @@ def arm_policy(scenario: Scenario, arm: Arm, prompt_tokens: NDArray[np.int64], *
     Raises:
         ConfigurationError: the policy is unknown, or cannot be planned on these lengths.
     """
-    name = policy_name(scenario, arm)
+    name, options = policy_spec(policy_name(scenario, arm))
     device, _ = scenario.candidates()
     try:
         return build_policy(
@@ -113,6 +114,7 @@ def arm_policy(scenario: Scenario, arm: Arm, prompt_tokens: NDArray[np.int64], *
             tail=arm.tail,
             rng=np.random.default_rng([seed, _POLICY_STREAM]),
             server_constrained=scenario.constrained == "server",
+            options=options,
         )
     except ConfigurationError:
         raise

@@ -22,7 +22,7 @@ from disco.endpoints.llamacpp.runtime import child_process
 from disco.endpoints.llamacpp.runtime.restart_backoff import Backoff
 from disco.errors import ConfigurationError, EndpointFailure, FailureKind, LocalModelError
 from disco.request import Prefix
-from tests.endpoints.conformance import next_event
+from disco.testing.asking import next_event
 from tests.endpoints.llamacpp.answers import ask, complete, fails, fresh, until
 
 pytestmark = [

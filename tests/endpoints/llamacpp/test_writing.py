@@ -23,7 +23,7 @@ from disco.endpoints.llamacpp.runtime import worker
 from disco.errors import ConfigurationError, FailureKind, LocalModelError
 from disco.events import DeltaKind, Ended
 from disco.request import Prefix, Request
-from tests.endpoints.conformance import next_event
+from disco.testing.asking import next_event
 from tests.endpoints.llamacpp.answers import ask, complete, fails, fresh
 
 pytestmark = [pytest.mark.real, pytest.mark.anyio]

@@ -22,8 +22,8 @@ from disco.endpoints.openai_api import OpenAIEndpoint
 from disco.endpoints.speculative import SpeculativeEndpoint
 from disco.endpoints.speculative.pairing import Pairing
 from disco.endpoints.speculative.verifier_client import verifier_facts
-from tests.endpoints import conformance_assist, conformance_writing  # noqa: F401 - their checks enter CHECKS
-from tests.endpoints.conformance import CHECKS, Check, Subject, ask, collect, complete, first_content, text_of
+from disco.testing import CHECKS, Check, Subject
+from disco.testing.asking import ask, collect, complete, first_content, text_of
 
 pytestmark = pytest.mark.real
 

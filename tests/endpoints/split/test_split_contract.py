@@ -12,8 +12,7 @@ from disco.endpoints.llamacpp.layers.cut import cut_model
 from disco.endpoints.split.layer_link import LayerServer
 from disco.endpoints.split.split_endpoint import SplitEndpoint
 from disco.endpoints.split.wire import Dtype
-from tests.endpoints import conformance_assist, conformance_writing  # noqa: F401 - their checks enter CHECKS
-from tests.endpoints.conformance import CHECKS, Check, Subject
+from disco.testing import CHECKS, Check, Subject
 from tests.endpoints.llamacpp.layers.tiny_model import tiny_llama
 from tests.endpoints.split.asking import running
 from tests.endpoints.split.conftest import some_adapter

@@ -134,8 +134,8 @@ def test_a_policy_without_delays_is_asked_request_by_request_and_its_mistakes_ar
             return (Start(device.name), Start(starts, 0.5)) if short else (Start(starts),)
 
         policy = SimpleNamespace(name="theirs", starts=plan)
-        entry = SimpleNamespace(value="theirs:Policy", load=lambda: lambda **_: policy)
-        monkeypatch.setattr(policy_registry, "_entry_point", {"theirs": entry}.get)
+        entry = SimpleNamespace(label="the policy 'theirs'", load=lambda: lambda **_: policy)
+        monkeypatch.setattr(policy_registry, "_plugged", {"theirs": entry}.get)
         return arm_delays(prompts(10, 70, 49, 50), SERVER_CONSTRAINED, Arm("theirs"), seed=0)
 
     when = theirs()

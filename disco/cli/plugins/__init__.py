@@ -1,0 +1,1 @@
+"""`disco plugins`: what installed packages add to disco."""

@@ -1,0 +1,78 @@
+"""`disco plugins`: the policies and the kinds of endpoint that installed packages add, and whether they load."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from typing import Any
+
+from disco._plugins import ENDPOINTS, POLICIES, Installed, installed
+from disco.cli.console import Screen
+from disco.errors import ConfigurationError
+
+__all__ = ["add_plugins"]
+
+Commands = Any  # argparse's own type for what `add_subparsers` returns is private
+
+_HEADER = ("name", "adds", "package", "state")
+
+
+def add_plugins(commands: Commands) -> None:
+    """Add the command `disco plugins`."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "plugins",
+        help="list the policies and endpoints that installed packages add",
+        description="Imports every plug-in of the installed packages and says whether it loads. The exit status is 1 "
+        "if one does not. See docs/how-to/plugin.md.",
+    )
+    parser.set_defaults(run=_run)
+
+
+def _run(screen: Screen, arguments: argparse.Namespace) -> int:
+    del arguments
+    found = (*installed(POLICIES), *installed(ENDPOINTS))
+    if not found:
+        screen.line(
+            "No installed package adds a policy (disco.policies) or a kind of endpoint (disco.endpoints)."
+        )
+        return 0
+    declared = Counter((one.group, one.name) for one in found)
+    faults = {one: _fault(one, declared[one.group, one.name]) for one in found}
+    rows = [
+        (
+            one.name if one.group == POLICIES else f"{one.name}:...",
+            "policy" if one.group == POLICIES else "endpoint",
+            one.package,
+            fault or _options(one),
+        )
+        for one, fault in faults.items()
+    ]
+    screen.table("", _HEADER, rows)
+    return 1 if any(faults.values()) else 0
+
+
+def _fault(one: Installed, declared: int) -> str | None:
+    """Return what is wrong with a plug-in, in words; None: it can be used."""
+    from disco.dispatch.policies.policy_registry import OWN_NAMES, check_options  # noqa: PLC0415 - numpy comes with it
+
+    if declared > 1:
+        return f"declared by {declared} packages: uninstall all but one"
+    if one.group == POLICIES and one.name in OWN_NAMES:
+        return "never used: disco has a policy of this name"
+    try:
+        if one.group == POLICIES:
+            check_options(one.name, {})
+        else:
+            one.load()
+    except ConfigurationError as error:
+        return str(error)
+    return None
+
+
+def _options(one: Installed) -> str:
+    if one.group != POLICIES:
+        return "loads"
+    from disco.dispatch.policies.plugged_policy import takes  # noqa: PLC0415 - numpy comes with it
+
+    options = takes(one)[1]
+    return f"loads; options: {', '.join(sorted(options))}" if options else "loads"

@@ -1,0 +1,1 @@
+"""A policy and a kind of endpoint for disco."""
