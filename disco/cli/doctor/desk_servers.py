@@ -34,6 +34,7 @@ _STARTS: Final = {
     8080: "llama-server -m MODEL.gguf --port 8080",
     8000: "vllm serve MODEL",
 }
+USUAL_PORTS: Final = tuple(_STARTS)
 _LOOK_S: Final = 3.0
 
 
@@ -54,9 +55,9 @@ async def check_local_server(setup: Setup, facts: Facts) -> list[Finding] | Find
 
 
 async def check_found_servers(setup: Setup, facts: Facts) -> list[Finding]:
-    """Look for servers on the usual ports, all at once."""
+    """Look for servers on `USUAL_PORTS`, all at once."""
     named = setup.local or ""
-    ports = [port for port in setup.usual_ports if f":{port}/" not in named]
+    ports = [port for port in USUAL_PORTS if f":{port}/" not in named]
     found: dict[int, About] = {}
 
     async def look(port: int) -> None:

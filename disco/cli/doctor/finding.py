@@ -73,7 +73,6 @@ class Setup:
         ask: whether the server may be asked short requests that cost money.
         within_s: limit for loading the local model and for its first tokens, seconds.
         port: of `disco serve`.
-        usual_ports: where local servers usually listen.
     """
 
     local: str | None
@@ -83,7 +82,6 @@ class Setup:
     ask: bool = False
     within_s: float = 60.0
     port: int = 8642
-    usual_ports: tuple[int, ...] = (11434, 1234, 8080, 8000)
 
 
 @dataclass(slots=True)
@@ -91,8 +89,9 @@ class Facts:
     """What earlier checks of a run have found that later ones need. All fields are mutable; None: not known.
 
     Attributes:
-        runtime_works: whether llama.cpp's library could be loaded.
+        runtime_is_there: whether llama.cpp's library is installed, in a version that fits.
         model_file: the local model's file, once it was found to be whole.
+        can_chat: whether the model's file has a chat template.
         model_fits: whether the local model fits into the free memory.
         served_port: the port of a running `disco serve` that has the local model.
         key: the server's key, without what does not belong to it. Not in repr.
@@ -102,8 +101,9 @@ class Facts:
         local_address: the first usable `local=` of a server that was found on this machine.
     """
 
-    runtime_works: bool | None = None
+    runtime_is_there: bool | None = None
     model_file: Path | None = None
+    can_chat: bool | None = None
     model_fits: bool | None = None
     served_port: int | None = None
     key: str | None = None

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 import tempfile
 from pathlib import Path
 from typing import Final
 
-from disco.cli.doctor.finding import Facts, Finding, Setup, does_not, split_message, works
+from disco.cli.doctor.finding import Facts, Finding, Setup, does_not, sets, split_message, unchecked, works
+from disco.cli.doctor.hidden_secrets import bare
 from disco.cli.doctor.machine import existing
+from disco.cli.doctor.server_address import KEY, address, why_no_client
+from disco.client.endpoint_catalog.local_servers import LocalServer, is_address
 from disco.dispatch import load_preset
 from disco.errors import ConfigurationError, DiscoError
 from disco.state import Database, state_path
 from disco.state.file_faults import why_and_remedy
+from disco.state.schema import damage_of
 
 __all__ = ["check_client", "check_preset", "check_state_file"]
 
@@ -41,14 +46,23 @@ async def check_client(setup: Setup, facts: Facts) -> Finding | None:
     """Make a client of the settings; nothing is loaded, and no request is sent."""
     from disco.client.async_client import AsyncDisco  # noqa: PLC0415 - the clients load with it
 
+    del facts
+    key = bare(os.environ.get(KEY, "")) or None
+    if key is None and setup.local is None:
+        what = "There is neither a local model nor a server, so nothing could answer."
+        return does_not("settings", what, f"Name a model with --local, or {sets(KEY, '...')}")
     try:
         load_preset(setup.preset)
-        client = AsyncDisco(local=setup.local, preset=setup.preset, state=False, api_key=facts.key)
-    except (DiscoError, ValueError) as error:
-        if not isinstance(error, DiscoError):
-            return does_not("settings", "The settings do not make a client.", "Look at the lines above")
+        _ = setup.local is None or not is_address(setup.local) or LocalServer.at(setup.local)
+    except ConfigurationError:
+        return unchecked("settings", "No client was made, because of a fault above.")
+    if (key is not None and address() is None) or why_no_client() is not None:
+        return unchecked("settings", "No client can be made of the environment: see the server above.")
+    try:
+        client = AsyncDisco(local=setup.local, preset=setup.preset, state=False, api_key=key)
+    except DiscoError as error:
         what, remedy = split_message(error)
-        return does_not("settings", what, remedy)
+        return does_not("settings", what, remedy or "Change --local or --preset")
     await client.close()
     return works("settings", "Local model, server and preset go together.")
 
@@ -83,7 +97,10 @@ def check_state_file(setup: Setup, facts: Facts) -> Finding:  # noqa: ARG001 - a
 
 
 def _rewritten(connection: sqlite3.Connection) -> bool:
-    """Write the file's version over itself: a write to the disk that changes nothing."""
+    """Write the file's version over itself, which changes nothing; raise an error where its content is damaged."""
+    damage = damage_of(connection)
+    if damage is not None:
+        raise damage
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     connection.execute(f"PRAGMA user_version = {int(version)}")
     return True

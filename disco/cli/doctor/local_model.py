@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import re
 import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+import anyio.to_thread
 
 from disco.cli.doctor.finding import (
     Facts,
@@ -19,7 +22,7 @@ from disco.cli.doctor.finding import (
     unchecked,
     works,
 )
-from disco.cli.doctor.packages import rebuild
+from disco.cli.doctor.packages import REBUILD, why_not_loaded
 from disco.client.endpoint_catalog.local_servers import is_address
 from disco.endpoints.llamacpp.model.model_files import check_model_file, locate, resolve_model, short_name
 from disco.errors import ConfigurationError, DiscoError, EndpointFailure, ModelFileError
@@ -62,7 +65,7 @@ def check_model_file_of(setup: Setup, facts: Facts) -> list[Finding] | Finding |
         )
     ]
     if not isinstance(header.metadata.get("tokenizer.chat_template"), str):
-        facts.model_fits = False  # it would not be loaded
+        facts.can_chat = False
         found.append(
             does_not(
                 "chat template",
@@ -80,8 +83,9 @@ async def check_first_tokens(setup: Setup, facts: Facts) -> Finding | None:
         return None
     because = {
         "its file cannot be used": facts.model_file is None,
-        "llama.cpp cannot be loaded": facts.runtime_works is not True,
-        "it does not fit into memory or has no chat template": facts.model_fits is False,
+        "llama.cpp is missing": facts.runtime_is_there is not True,
+        "it has no chat template": facts.can_chat is False,
+        "it does not fit into memory": facts.model_fits is False,
     }
     for why, holds in because.items():
         if holds:
@@ -96,12 +100,12 @@ async def check_first_tokens(setup: Setup, facts: Facts) -> Finding | None:
         hang_s=setup.within_s,
         context_tokens=512,
     )
+    began_at = time.perf_counter()
     try:
-        return await _tried(endpoint, short_name(setup.local))
-    except EndpointFailure as failure:
-        return _failed(failure.error)
-    except DiscoError as error:
-        return _failed(error)
+        await endpoint.warm_up()
+        return await _tried(endpoint, short_name(setup.local), time.perf_counter() - began_at)
+    except (EndpointFailure, DiscoError) as error:
+        return await _failed(error.error if isinstance(error, EndpointFailure) else error)
     finally:
         await endpoint.aclose()
 
@@ -130,9 +134,7 @@ def check_profile(setup: Setup, facts: Facts) -> Finding | None:  # noqa: ARG001
     )
 
 
-async def _tried(endpoint: LlamaCppEndpoint, name: str) -> Finding:
-    began_at = time.perf_counter()
-    await endpoint.warm_up()
+async def _tried(endpoint: LlamaCppEndpoint, name: str, load_s: float) -> Finding:
     loaded_at = time.perf_counter()
     request = Request([{"role": "user", "content": "Say hello."}], model="", params={"max_tokens": _TOKENS})
     first_at, tokens = None, 0
@@ -152,26 +154,28 @@ async def _tried(endpoint: LlamaCppEndpoint, name: str) -> Finding:
         )
     return works(
         "local model",
-        f"{name} loads in {loaded_at - began_at:.1f} s and writes its first word after {first_at - loaded_at:.2f} s, "
+        f"{name} loads in {load_s:.1f} s and writes its first word after {first_at - loaded_at:.2f} s, "
         "in a process of its own.",
     )
 
 
-def _failed(error: Exception) -> Finding:
-    """Return what the failure of a model's process means: an illegal instruction is a library for another processor."""
+async def _failed(error: Exception) -> Finding:
+    """Return what the failure of a model's process means; an illegal instruction is code for another processor."""
     what, remedy = split_message(error)
-    if "SIGILL" in what or "SIGSEGV" in what or "SIGABRT" in what or "SIGBUS" in what:
-        crash = (
-            "llama.cpp was compiled for another processor, or its code for AMX is miscompiled (GCC 12)"
-            if "SIGILL" in what
-            else "llama.cpp, or what it was compiled with, is at fault"
-        )
-        return does_not(
-            "local model",
-            f"{what} {crash}. In a thread, the crash would end your program.",
-            rebuild(),
-        )
-    return does_not("local model", what, remedy or "Name another model with --local")
+    crash = re.search(r"\((SIGILL|SIGSEGV|SIGABRT|SIGBUS|SIGFPE)\)", what)
+    if crash is None:
+        # The library alone: in a thread that is left alone if it hangs.
+        because = await anyio.to_thread.run_sync(why_not_loaded, abandon_on_cancel=True)
+        return because or does_not("local model", what, remedy or "Name another model with --local")
+    cause = (
+        "llama.cpp was compiled for another processor" if crash[1] == "SIGILL" else "llama.cpp has a fault"
+    )
+    return does_not(
+        "local model",
+        f"llama.cpp crashes before the first word: {crash[1]}. {cause}, or miscompiled (GCC 12 does that to its code "
+        "for AMX). In a thread, the crash would end your program.",
+        REBUILD,
+    )
 
 
 def _is_downloaded(local: str) -> bool:

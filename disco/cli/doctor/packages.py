@@ -14,11 +14,20 @@ from disco.cli.doctor.finding import Facts, Finding, Setup, does_not, installs, 
 from disco.cli.doctor.hidden_secrets import known_secrets, quoted
 from disco.client.endpoint_catalog.local_servers import is_address
 
-__all__ = ["Requirement", "check_extras", "check_required", "check_runtime", "is_within", "requirements"]
+__all__ = [
+    "REBUILD",
+    "Requirement",
+    "check_extras",
+    "check_required",
+    "check_runtime",
+    "is_within",
+    "requirements",
+    "why_not_loaded",
+]
 
 _LIMIT_S: Final = 30.0
 # Without the macro, llama.cpp's code for AMX is left out, which GCC 12 miscompiles.
-_REBUILD: Final = (
+REBUILD: Final = (
     'CMAKE_ARGS="-DCMAKE_C_FLAGS=-U__AMX_INT8__ -DCMAKE_CXX_FLAGS=-U__AMX_INT8__" '
     "pip install --force-reinstall --no-cache-dir --no-binary llama-cpp-python llama-cpp-python"
 )
@@ -82,12 +91,12 @@ def check_required(setup: Setup, facts: Facts) -> list[Finding]:  # noqa: ARG001
 
 
 def check_runtime(setup: Setup, facts: Facts) -> list[Finding]:
-    """Load llama.cpp's library in a process of its own, which it may crash."""
+    """Look for llama.cpp's library and its version; it is loaded together with the model."""
     if setup.local is None or is_address(setup.local):
         return [unchecked("llama.cpp", "It is not needed: no model is loaded into this program.")]
     other = _xllamacpp()
     if find_spec("llama_cpp") is None:
-        facts.runtime_works = False
+        facts.runtime_is_there = False
         found = does_not(
             "llama.cpp",
             "llama-cpp-python is not installed, which loads a model into this program.",
@@ -97,19 +106,10 @@ def check_runtime(setup: Setup, facts: Facts) -> list[Finding]:
     wrong = next((one for one in requirements() if one.name == "llama-cpp-python"), None)
     fault = None if wrong is None else _fault(wrong, "llama.cpp")
     if fault is not None:
-        facts.runtime_works = False
+        facts.runtime_is_there = False
         return [fault, *other]
-    code, version, why = _loaded()
-    facts.runtime_works = code == 0
-    if code == 0:
-        return [works("llama.cpp", f"llama-cpp-python {version} can be loaded."), *other]
-    if code < 0:
-        why = f"it crashed ({_signal(-code)}) while it was loaded"
-    remedy = _REBUILD if code < 0 else installs("--force-reinstall", "--no-cache-dir", "llama-cpp-python")
-    return [
-        does_not("llama.cpp", f"llama-cpp-python is installed, but cannot be loaded: {why}.", remedy),
-        *other,
-    ]
+    facts.runtime_is_there = True
+    return [works("llama.cpp", f"llama-cpp-python {_version('llama-cpp-python')} is installed."), *other]
 
 
 def check_extras(setup: Setup, facts: Facts) -> list[Finding]:  # noqa: ARG001 - as all checks
@@ -131,9 +131,32 @@ def check_extras(setup: Setup, facts: Facts) -> list[Finding]:  # noqa: ARG001 -
     return [*faults.values(), works("extras", told)]
 
 
-def rebuild() -> str:
-    """Return what to type where llama.cpp was compiled for another processor, or badly."""
-    return _REBUILD
+def why_not_loaded() -> Finding | None:
+    """Load llama.cpp's library alone, in a process of its own; return why it cannot be loaded, None where it can.
+
+    It is for a model that could not be loaded: the process of a model does not say why its library failed.
+    """
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # noqa: PTH109 - a plain text
+    try:
+        ran = subprocess.run(
+            [sys.executable, "-P", "-c", "import llama_cpp"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_LIMIT_S,
+            check=False,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+    except subprocess.TimeoutExpired:
+        return None
+    if ran.returncode == 0:
+        return None
+    last = (ran.stderr.strip().splitlines() or ["no reason given"])[-1]
+    why = quoted(last, known_secrets()).rstrip(".") if ran.returncode > 0 else "it crashes"
+    remedy = (
+        REBUILD if ran.returncode < 0 else installs("--force-reinstall", "--no-cache-dir", "llama-cpp-python")
+    )
+    return does_not("llama.cpp", f"llama-cpp-python is installed, but cannot be loaded: {why}.", remedy)
 
 
 def _fault(one: Requirement, subject: str = "packages") -> Finding | None:
@@ -165,32 +188,3 @@ def _xllamacpp() -> list[Finding]:
     if version is None:
         return []
     return [works("xllamacpp", f"xllamacpp {version} is installed: a llama-server that needs no compiler.")]
-
-
-def _loaded() -> tuple[int, str, str]:
-    """Return the exit status of a process that loads llama.cpp, the version, and what it said last."""
-    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # noqa: PTH109 - a plain text
-    try:
-        ran = subprocess.run(
-            [sys.executable, "-P", "-c", "import llama_cpp; print(llama_cpp.__version__)"],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_LIMIT_S,
-            check=False,
-            env={**os.environ, "PYTHONPATH": path},
-        )
-    except subprocess.TimeoutExpired:
-        return 1, "", f"it was still loading after {_LIMIT_S:.0f} s"
-    last = (ran.stderr.strip().splitlines() or ["no reason given"])[-1]
-    printed = ran.stdout.strip().splitlines()
-    return ran.returncode, printed[-1] if printed else "", quoted(last, known_secrets()).rstrip(".")
-
-
-def _signal(number: int) -> str:
-    import signal  # noqa: PLC0415 - only for this message
-
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

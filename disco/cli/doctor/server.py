@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -73,7 +75,7 @@ async def _judged(
                 "key accepted",
                 f"{where.shown} refuses the key (401).",
                 f"Make a new key in the server's settings, then: {sets(KEY, '...')}; or correct {ADDRESS}, if the key "
-                "belongs to another server",
+                f"belongs to another server{_organisation()}",
             )
         return does_not(
             "key accepted",
@@ -269,7 +271,7 @@ async def _other_path(client: openai.AsyncOpenAI, where: Address) -> str | None:
 
 def _refused(setup: Setup, failure: EndpointFailure) -> Finding:
     error = failure.error
-    said = quoted(getattr(error, "message", ""), known_secrets())
+    said = quoted(_own_words(error), known_secrets())
     status = getattr(error, "status_code", None)
     where = f" ({status})" if status is not None else ""
     if failure.kind is FailureKind.AUTHENTICATION:
@@ -284,13 +286,24 @@ def _refused(setup: Setup, failure: EndpointFailure) -> Finding:
         return does_not(
             "answer",
             f'The server refuses for now{where}. It says: "{said}"',
-            "Pay the account's bill, or wait",
+            _PAY,
         )
     if failure.kind is FailureKind.GARBAGE:
         return does_not("answer", "What the server answered is outside the protocol.", f"Correct {ADDRESS}")
-    return does_not(
-        "answer", f'The question failed{where}, {failure.kind.value}. It says: "{said}"', "Read what it says"
-    )
+    told = f' It says: "{said}"' if said else ""
+    what = f"The question failed{where}: {failure.kind.value.replace('_', ' ')}.{told}"
+    return does_not("answer", what, "Look at what the server says, and at its log")
+
+
+def _own_words(error: Exception) -> object:
+    """Return the server's message in an error, without what the SDK puts before it."""
+    body = getattr(error, "body", None)
+    return body.get("message") if isinstance(body, Mapping) else getattr(error, "message", "")
+
+
+def _organisation() -> str:
+    named = [name for name in ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID") if os.environ.get(name)]
+    return f"; or unset {' and '.join(named)}, which is sent with it" if named else ""
 
 
 def _with_scheme(where: Address, remedy: str) -> str:

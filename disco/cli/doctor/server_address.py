@@ -5,18 +5,22 @@ from __future__ import annotations
 import os
 import socket
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import anyio
 import anyio.to_thread
+import httpx2
 
 from disco.cli.doctor.finding import (
     Facts,
     Finding,
     Setup,
     does_not,
+    installs,
     set_variables,
     sets,
     unchecked,
@@ -25,7 +29,7 @@ from disco.cli.doctor.finding import (
 from disco.cli.doctor.hidden_secrets import bare
 from disco.endpoints.openai_api.connectivity import has_route
 
-__all__ = ["ADDRESS", "KEY", "Address", "address", "check_connection", "check_key_form"]
+__all__ = ["ADDRESS", "KEY", "Address", "address", "check_connection", "check_key_form", "why_no_client"]
 
 KEY: Final = "OPENAI_API_KEY"
 ADDRESS: Final = "OPENAI_BASE_URL"
@@ -41,10 +45,12 @@ _FORMS: Final = (
     ("AIza", "Google", "googleapis.com", "https://generativelanguage.googleapis.com/v1beta/openai"),
     ("hf_", "Hugging Face", "huggingface.co", "https://router.huggingface.co/v1"),
 )
-_OTHER_KEYS: Final = (
-    r"(?i)(OPENAI_?(API)?_?(KEY|TOKEN)S?|API_?KEY|LLM_API_KEY|DISCO_(API_|OPENAI_)?KEY"
-    r"|(AZURE_OPENAI|OPENROUTER|GROQ|MISTRAL|DEEPSEEK|TOGETHER|ANTHROPIC|GEMINI|GOOGLE|XAI|FIREWORKS|HF|NVIDIA"
-    r"|CEREBRAS|PERPLEXITY)_(API_)?(KEY|TOKEN))"
+_MISNAMED: Final = (
+    r"(?i)OPENAI_?(API)?_?(KEY|TOKEN)S?|(OPEN_AI|OPENAPI|LLM|DISCO|DISCO_OPENAI)_(API_)?KEY|API_?KEY"
+)
+_OF_OTHERS: Final = (
+    r"(?i)(AZURE_OPENAI|OPENROUTER|GROQ|MISTRAL|DEEPSEEK|TOGETHER|ANTHROPIC|GEMINI|GOOGLE|XAI|FIREWORKS|NVIDIA"
+    r"|CEREBRAS|PERPLEXITY)_(API_)?KEY"
 )
 
 
@@ -127,6 +133,9 @@ async def check_connection(setup: Setup, facts: Facts) -> Finding | None:
         return does_not("address", *_no_address(given))
     if not facts.key:
         return None
+    no_client = why_no_client()
+    if no_client is not None:
+        return no_client
     host, port = where.host, where.port
     via = ""
     proxy = _proxy(where)
@@ -153,6 +162,34 @@ async def check_connection(setup: Setup, facts: Facts) -> Finding | None:
         return does_not("connection", f"{where.shown}: {what}.", remedy or _correct(given))
     facts.is_reached = True
     return works("connection", f"{where.shown} can be reached{via}.")
+
+
+def why_no_client() -> Finding | None:
+    """Return why no HTTP client can be made with what the environment says; None where one can."""
+    for variable in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
+        named = os.environ.get(variable)
+        if named and not Path(named).exists():
+            return does_not(
+                "certificates",
+                f"{variable} names {named}, which does not exist.",
+                f"unset {variable}, or correct it",
+            )
+    for variable, value in set_variables(r"(?i)(https?|all)_proxy").items():
+        if value.lower().startswith("socks") and find_spec("socksio") is None:
+            return does_not(
+                "proxy",
+                f"{variable} names a SOCKS proxy, for which a package is missing.",
+                installs("socksio"),
+            )
+    try:
+        httpx2.AsyncClient()  # as the SDK's own, which would complain as it goes
+    except Exception as error:  # noqa: BLE001 - whatever the environment makes of it; its message may hold a password
+        return does_not(
+            "connection",
+            f"No HTTP client can be made of the environment ({type(error).__name__}).",
+            f"Look at {ADDRESS}, HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and SSL_CERT_FILE",
+        )
+    return None
 
 
 def _correct(given: str) -> str:
@@ -231,17 +268,18 @@ def _no_key(given: str) -> Finding:
             f"{ADDRESS} names a server, but {KEY} is not set: disco then has no server, and does not ask this one.",
             f"{sets(KEY, '...')}   (any text, such as none, where the server checks no key)",
         )
-    others = sorted(name for name in set_variables(_OTHER_KEYS) if name != KEY)
-    if others:
-        name = others[0]
-        reads = (
-            "only disco.AzureDisco, in a program, reads it"
-            if name.upper().startswith("AZURE")
-            else "nothing reads it"
-        )
-        usual = next((form[3] for form in _FORMS if form[1].upper() in name.upper()), None)
-        remedy = sets(KEY, f'"${name}"') + (f" and {sets(ADDRESS, usual)}" if usual else "")
-        return does_not("key", f"{KEY} is not set. {name} is set, but {reads}.", remedy)
+    misnamed = sorted(name for name in set_variables(_MISNAMED) if name != KEY)
+    if misnamed:
+        what = f"{KEY} is not set. {misnamed[0]} is set, but nothing reads it."
+        return does_not("key", what, sets(KEY, f'"${misnamed[0]}"'))
+    for name in sorted(set_variables(_OF_OTHERS)):
+        if name.upper().startswith("AZURE"):
+            told, remedy = "only disco.AzureDisco, in a program, reads it", sets(KEY, "...")
+        else:
+            usual = next((form[3] for form in _FORMS if form[1].upper() in name.upper()), "https://HOST/v1")
+            told = "no command reads it"
+            remedy = f"""{sets(KEY, f'"${name}"')} and {sets(ADDRESS, usual)}"""
+        return unchecked("key", f"{KEY} is not set: there is no server. {name} is set, but {told}.", remedy)
     what = f"{KEY} is not set: there is no server, and every answer comes from this machine."
     return unchecked("key", what, sets(KEY, "..."))
 

@@ -17,7 +17,7 @@ class Summary:
     Attributes:
         can: behind "You can".
         cannot: behind "You cannot yet".
-        status: the exit status: 0 where a model can answer and no check found a fault, else 1.
+        status: the exit status: 0 where no check found a fault, and a model can answer or was not asked; else 1.
     """
 
     can: tuple[str, ...]
@@ -35,10 +35,12 @@ def summarise(setup: Setup, findings: Sequence[Finding], facts: Facts) -> Summar
     def is_fine(subject: str) -> bool:
         return verdicts.get(subject) == "works"
 
+    fault = "does not" in verdicts.values()
     settled = is_fine("preset") and verdicts.get("settings") != "does not"
     here = is_fine("local model") or is_fine("local server") or facts.served_port is not None
     answers = is_fine("answer") or (facts.is_key_accepted is True and verdicts.get("model") != "does not")
     server = answers and verdicts.get("answer") != "does not"
+    untried = facts.models is not None and facts.is_key_accepted is None and not fault
     moves = next((one for one in findings if one.subject == "continuation" and one.verdict == "works"), None)
     continues = moves is not None and "cannot" not in moves.what
     can: list[str] = []
@@ -53,8 +55,8 @@ def summarise(setup: Setup, findings: Sequence[Finding], facts: Facts) -> Summar
         )
     if server:
         can.append(f"get answers from the server ({setup.model})")
-    elif facts.is_reached and facts.is_key_accepted is None:
-        cannot.append("be sure of the server: its key was not tried")
+    elif untried:
+        cannot.append("be sure of the server, which was not asked a question (disco doctor --ask)")
     else:
         cannot.append("get answers from the server")
     if here and server:
@@ -70,5 +72,4 @@ def summarise(setup: Setup, findings: Sequence[Finding], facts: Facts) -> Summar
         cannot.append(f"use the preset {setup.preset}")
     if verdicts.get("state file") != "works":
         cannot.append("keep what is learnt and spent between two programs")
-    fault = "does not" in verdicts.values()
-    return Summary(tuple(can), tuple(cannot), 1 if fault or not (here or server) else 0)
+    return Summary(tuple(can), tuple(cannot), 1 if fault or not (here or server or untried) else 0)
