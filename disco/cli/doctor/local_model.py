@@ -117,7 +117,7 @@ def check_profile(setup: Setup, facts: Facts) -> Finding | None:  # noqa: ARG001
     name = short_name(setup.local)
     try:
         if name not in available_profiles("device"):
-            return works(
+            return unchecked(
                 "profile",
                 f"This machine was not measured with {name}: plans begin with cautious figures, which answers correct.",
                 f"{command('profile', setup.local)}   (about a minute)",

@@ -43,7 +43,6 @@ def _client(facts: Facts) -> openai.AsyncOpenAI:
 
 async def check_api(setup: Setup, facts: Facts) -> list[Finding] | Finding | None:
     """Ask for the list of models: whether an OpenAI API answers, and whether it takes the key."""
-    del setup
     where = address()
     if where is None or not facts.is_reached:
         return None
@@ -60,11 +59,11 @@ async def check_api(setup: Setup, facts: Facts) -> list[Finding] | Finding | Non
                     f"{where.shown} answers with {_what_came(listed)}: the API begins at another path.",
                     sets(ADDRESS, better),
                 )
-        return await _judged(client, where, listed, facts)
+        return await _judged(client, where, listed, setup, facts)
 
 
 async def _judged(
-    client: openai.AsyncOpenAI, where: Address, listed: Listed, facts: Facts
+    client: openai.AsyncOpenAI, where: Address, listed: Listed, setup: Setup, facts: Facts
 ) -> list[Finding] | Finding:
     said = f' It says: "{listed.said}"' if listed.said else ""
     status = listed.status
@@ -124,7 +123,7 @@ async def _judged(
     if without.status in (401, 403):
         facts.is_key_accepted = True
         found.append(works("key accepted", "The server takes the key."))
-    else:
+    elif not setup.ask:  # else the answer will show it
         found.append(
             unchecked(
                 "key accepted",
