@@ -24,7 +24,7 @@ _MIB: Final = 2**20
 _LEAST_PYTHON: Final = (3, 11)
 _BUFFERS_BYTES: Final = (
     150 * _MIB
-)  # llama.cpp's own buffers, and a Python; measured with SmolLM2-135M (docs/attach.md)
+)  # llama.cpp's own buffers, and a Python; measured with SmolLM2-135M (docs/how-to/attach.md)
 _CONTEXT_TOKENS: Final = 4096  # the most that a client takes unless it is told otherwise
 _LITTLE_BYTES: Final = 64 * _MIB  # of a disk: the state file and route records still fit
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +29,7 @@ async def check_attach(setup: Setup, facts: Facts) -> list[Finding] | Finding:
         return does_not(
             "attach",
             f"{folder} is open to other users, so no announcement in it counts.",
-            f"chmod 700 {folder}, or name another folder in {VARIABLE}",
+            f"chmod 700 {shlex.quote(str(folder))}, or name another folder in {VARIABLE}",
         )
     live = live_announcements(folder)
     if not live:
@@ -92,8 +94,6 @@ def _is_closed(folder: Path) -> bool:
         found = folder.stat()
     except OSError:
         return False
-    import os  # noqa: PLC0415 - for this function
-
     return os.name != "posix" or (found.st_uid == os.getuid() and not found.st_mode & 0o077)
 
 

@@ -157,7 +157,7 @@ def check_model(setup: Setup, facts: Facts) -> Finding | None:
 
 async def check_answer(setup: Setup, facts: Facts) -> Finding | None:
     """With `--ask`: send one short request and measure the time to first token. Else say what that would cost."""
-    if not facts.is_reached or facts.is_key_accepted is False:
+    if not _may_ask(setup, facts):
         return None
     if not setup.ask:
         return unchecked(
@@ -194,7 +194,7 @@ async def check_answer(setup: Setup, facts: Facts) -> Finding | None:
 
 async def check_continuation(setup: Setup, facts: Facts) -> Finding | None:
     """Say how the server continues a half-written answer: as the state file knows, or, with `--ask`, by a probe."""
-    if not facts.is_reached or facts.is_key_accepted is False:
+    if not _may_ask(setup, facts):
         return None
     async with _client(facts) as client:
         endpoint = _endpoint(client)
@@ -219,12 +219,18 @@ def continuation_finding(verdict: ProbeVerdict, subject: str = "continuation") -
             subject,
             f"The server cannot continue a half-written answer ({did}). Answers move from it to this machine, but not "
             "to it; races and failover before the first word need no continuation.",
-            "Servers that can are listed in docs/continuation.md",
+            "Servers that can are listed in docs/concepts/continuation.md",
         )
     return works(
         subject,
         f"The server continues a half-written answer ({verdict.method}): running answers can move to it.",
     )
+
+
+def _may_ask(setup: Setup, facts: Facts) -> bool:
+    """Return whether a question could be answered, by what is known. With `--ask` a missing name is tried, too."""
+    lacks = facts.models is not None and the_model(setup.model, facts.models) is None
+    return facts.is_reached and facts.is_key_accepted is not False and (setup.ask or not lacks)
 
 
 def _endpoint(client: openai.AsyncOpenAI) -> OpenAIEndpoint:

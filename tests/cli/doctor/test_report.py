@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
 from contextlib import closing
+from pathlib import Path
 
 import anyio
 import pytest
@@ -20,11 +22,13 @@ from disco.cli.doctor import examination
 from disco.cli.doctor.finding import Check
 from disco.cli.doctor.hidden_secrets import clean, known_secrets, quoted
 from disco.cli.doctor.packages import is_within
+from disco.cli.main import _parser
 from disco.state import Database
 from tests.cli.doctor.keyed_api import KEY, SECRET, api
 
 pytestmark = pytest.mark.real
 
+ROOT = Path(__file__).parents[3]
 RUN = "from disco.cli import main; raise SystemExit(main())"
 
 
@@ -122,6 +126,7 @@ def test_ctrl_c_ends_it_at_once_and_leaves_no_process(tmp_path):
     assert (b"Traceback" in err, SECRET.encode() in out + err) == (False, False)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="a limit of POSIX")
 def test_a_full_disk(tmp_path, server):
     """As a limit on the size of files shows it to a process, which is how a quota does."""
@@ -171,3 +176,15 @@ def test_secrets_of_the_environment_are_hidden_whole_and_in_part(monkeypatch):
 )
 def test_versions_are_compared_by_their_numbers(version, bounds, within):
     assert is_within(version, bounds) is within
+
+
+def test_the_page_describes_every_option_and_every_subject():
+    page = (ROOT / "docs" / "how-to" / "doctor.md").read_text(encoding="utf-8")
+    (commands,) = (action.choices for action in _parser()._actions if isinstance(action.choices, dict))
+    options = {option for action in commands["doctor"]._actions for option in action.option_strings}
+    assert options - set(re.findall(r"--[\w-]+", page)) == {"-h", "--help", "--policy"}
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "disco" / "cli" / "doctor").glob("*.py")]
+    said = r'(?:works|does_not|unchecked)\(\s*"([\w. ]+)"'
+    subjects = {name for source in sources for name in re.findall(said, source)}
+    assert len(subjects) > 20
+    assert subjects - set(re.findall(r"^\| ([\w. ]+?) \|", page, re.MULTILINE)) == set()
