@@ -188,3 +188,15 @@ def test_the_page_describes_every_option_and_every_subject():
     subjects = {name for source in sources for name in re.findall(said, source)}
     assert len(subjects) > 20
     assert subjects - set(re.findall(r"^\| ([\w. ]+?) \|", page, re.MULTILINE)) == set()
+
+
+def test_an_openai_package_that_is_too_old_is_named_by_every_import():
+    """Then no command can start, this one neither: the error says what to type. Earlier versions lack httpx2."""
+    code = "import sys; sys.modules['httpx2'] = None; import disco"
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    last = ran.stderr.strip().splitlines()[-1]
+    assert ran.returncode == 1
+    assert last.startswith("ImportError: disco needs openai>=3.50,<4, and openai ")
+    assert last.endswith('pip install "openai>=3.50,<4"')
