@@ -56,7 +56,7 @@ def add_doctor(commands: Any) -> argparse.ArgumentParser:
         "--ask",
         action="store_true",
         help="also ask the server a short question, and probe whether it continues half-written answers; costs about "
-        "350 tokens",
+        "400 tokens at most",
     )
     parser.add_argument(
         "--within",

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 from contextlib import closing
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import pytest
 from servers import free_port
 
 from disco.cli import main
-from disco.cli.doctor import examination
+from disco.cli.doctor import examination, packages
 from disco.cli.doctor.finding import Check
 from disco.cli.doctor.hidden_secrets import clean, known_secrets, quoted
 from disco.cli.doctor.packages import is_within
@@ -200,3 +201,6 @@ def test_an_openai_package_that_is_too_old_is_named_by_every_import():
     assert ran.returncode == 1
     assert last.startswith("ImportError: disco needs openai>=3.50,<4, and openai ")
     assert last.endswith('pip install "openai>=3.50,<4"')
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert "openai>=3.50,<4" in needed["dependencies"]
+    assert [f'{one}; extra == "local"' for one in needed["optional-dependencies"]["local"]][0] in packages._KNOWN
