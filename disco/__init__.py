@@ -1,6 +1,9 @@
 """disco: one good answer out of two models, one on this machine and one behind an API."""
 
-from disco import _moved
+from disco import (
+    _moved,
+    _needs,  # noqa: F401 - imported first: names what is missing
+)
 from disco.client import PowerReadings, RouteLog
 from disco.client.async_client import AsyncAzureDisco, AsyncDisco
 from disco.client.chat.revised_text import RevisedText

@@ -21,7 +21,18 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "disco"
 
 # Small things at the bottom that every room may import and that import each other only in this order.
-SHARED = ("_moved", "errors", "_plugins", "request", "rates", "events", "candidate", "plan", "_resources")
+SHARED = (
+    "_moved",
+    "_needs",
+    "errors",
+    "_plugins",
+    "request",
+    "rates",
+    "events",
+    "candidate",
+    "plan",
+    "_resources",
+)
 
 # What each room may import besides SHARED and itself, a whole room or one module of it: the column "may import" of
 # the table in docs/architecture.md.

@@ -13,6 +13,7 @@ from openai import OpenAIError
 
 from disco.cli.adapter.adapter_command import add_adapter
 from disco.cli.console import Screen
+from disco.cli.doctor.doctor_command import add_doctor
 from disco.cli.fleet.fleet_command import add_fleet
 from disco.cli.measurement.measure_command import add_measure
 from disco.cli.output_files import check_output
@@ -124,6 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     profile.add_argument("--no-save", action="store_true", help="show the figures, but do not save them")
     profile.set_defaults(run=_profile)
 
+    add_doctor(commands)
     add_measure(commands)
     add_state(commands)
     add_serve(commands).set_defaults(run=_serve, fast_loop=True)

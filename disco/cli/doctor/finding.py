@@ -1,0 +1,168 @@
+"""What a check of `disco doctor` has found, and what the checks of one run know from each other."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+__all__ = [
+    "Check",
+    "Facts",
+    "Finding",
+    "Setup",
+    "Verdict",
+    "does_not",
+    "installs",
+    "sets",
+    "split_message",
+    "unchecked",
+    "works",
+]
+
+Verdict = Literal["works", "does not", "not checked"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report.
+
+    Attributes:
+        subject: what was looked at, such as "memory" or "key"; docs/how-to/doctor.md lists them.
+        verdict: whether it works.
+        what: what was found, as a sentence. It may name paths and addresses, never a key or a text of the user's.
+        remedy: what to type or to do; empty where there is nothing to do.
+    """
+
+    subject: str
+    verdict: Verdict
+    what: str
+    remedy: str = ""
+
+
+def works(subject: str, what: str, remedy: str = "") -> Finding:
+    """Return that a subject works; the remedy is then something that would make it better."""
+    return Finding(subject, "works", what, remedy)
+
+
+def does_not(subject: str, what: str, remedy: str) -> Finding:
+    """Return that a subject does not work."""
+    return Finding(subject, "does not", what, remedy)
+
+
+def unchecked(subject: str, what: str, remedy: str = "") -> Finding:
+    """Return that a subject was not checked; `what` says why."""
+    return Finding(subject, "not checked", what, remedy)
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What is examined.
+
+    Attributes:
+        local: as the client's `local`: a name, a path, `hf:owner/repo/file` or the address of a local server; None: no
+            local model.
+        preset: a preset's name or path.
+        model: the server's model.
+        state: the state file, "off", or None for the user's own.
+        ask: whether the server may be asked short requests that cost money.
+        within_s: limit for loading the local model and for its first tokens, seconds.
+        port: of `disco serve`.
+    """
+
+    local: str | None
+    preset: str
+    model: str
+    state: str | None = None
+    ask: bool = False
+    within_s: float = 60.0
+    port: int = 8642
+
+
+@dataclass(slots=True)
+class Facts:
+    """What earlier checks of a run have found that later ones need. All fields are mutable; None: not known.
+
+    Attributes:
+        runtime_is_there: whether llama.cpp's library is installed, in a version that fits.
+        model_file: the local model's file, once it was found to be whole.
+        can_chat: whether the model's file has a chat template.
+        model_fits: whether the local model fits into the free memory.
+        served_port: the port of a running `disco serve` that has the local model.
+        key: the server's key, without what does not belong to it. Not in repr.
+        is_reached: whether a connection to the server could be made.
+        models: the server's names of its models; None where it lists none.
+        is_key_accepted: whether the server has accepted the key.
+        local_address: the first usable `local=` of a server that was found on this machine.
+    """
+
+    runtime_is_there: bool | None = None
+    model_file: Path | None = None
+    can_chat: bool | None = None
+    model_fits: bool | None = None
+    served_port: int | None = None
+    key: str | None = None
+    is_reached: bool = False
+    models: tuple[str, ...] | None = None
+    is_key_accepted: bool | None = None
+    local_address: str | None = None
+
+    def __repr__(self) -> str:  # holds a key
+        return "Facts(...)"
+
+
+Found = Finding | list[Finding] | None
+
+
+class Check(NamedTuple):
+    """A check: what it is about, its limit in seconds, and the function."""
+
+    subject: str
+    limit_s: float
+    look: Callable[[Setup, Facts], Found] | Callable[[Setup, Facts], Awaitable[Found]]
+
+
+# Where an error's message passes from the cause to the remedy.
+_TURN = re.compile(r"(?<=[.?!)]) (?=[A-Z\"'])|: (?=pip install)")
+
+
+def split_message(error: Exception) -> tuple[str, str]:
+    """Return the cause and the remedy that a message of disco's own names: its first sentence, and the others."""
+    cause, *rest = _TURN.split(str(error), maxsplit=1)
+    return cause if cause.endswith((".", "?")) else f"{cause}.", rest[0] if rest else ""
+
+
+def sets(variable: str, value: str) -> str:
+    """Return what to type so that an environment variable has this value, which is written as the shell needs it."""
+    if sys.platform == "win32":
+        return f"$env:{variable} = {value}"
+    return f"export {variable}={value}"
+
+
+def installs(*requirements: str) -> str:
+    """Return what to type to install packages into this Python."""
+    return " ".join(
+        ["pip install", *(f'"{one}"' if re.search(r"[\[<>,;]", one) else one for one in requirements)]
+    )
+
+
+def command(name: str, *arguments: str | None) -> str:
+    """Return a command of disco's as it is typed; arguments that are None are left out."""
+    return " ".join(["disco", name, *(shlex.quote(one) for one in arguments if one is not None)])
+
+
+def set_variables(pattern: str) -> dict[str, str]:
+    """Return the environment variables with a value whose names match. The values may be secrets."""
+    return {
+        name: value for name, value in os.environ.items() if value.strip() and re.fullmatch(pattern, name)
+    }
+
+
+def plain(value: Any) -> str:
+    """Return the name of an exception's class."""
+    return type(value).__name__

@@ -1,0 +1,190 @@
+"""The installed packages: whether those that disco needs are there, in a version that fits, and can be loaded."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from importlib import metadata
+from importlib.util import find_spec
+from typing import Final, NamedTuple
+
+from disco.cli.doctor.finding import Facts, Finding, Setup, does_not, installs, unchecked, works
+from disco.cli.doctor.hidden_secrets import known_secrets, quoted
+from disco.client.endpoint_catalog.local_servers import is_address
+
+__all__ = [
+    "REBUILD",
+    "Requirement",
+    "check_extras",
+    "check_required",
+    "check_runtime",
+    "is_within",
+    "requirements",
+    "why_not_loaded",
+]
+
+_LIMIT_S: Final = 30.0
+# Without the macro, llama.cpp's code for AMX is left out, which GCC 12 miscompiles.
+REBUILD: Final = (
+    'CMAKE_ARGS="-DCMAKE_C_FLAGS=-U__AMX_INT8__ -DCMAKE_CXX_FLAGS=-U__AMX_INT8__" '
+    "pip install --force-reinstall --no-cache-dir --no-binary llama-cpp-python llama-cpp-python"
+)
+# What a checkout that is not installed needs; an installed package tells it itself.
+_KNOWN: Final = ("openai>=3.50,<4", 'llama-cpp-python>=0.3.36,<0.4; extra == "local"')
+_LINE: Final = re.compile(r"^([A-Za-z0-9._-]+)\s*(\[[^\]]*\])?\s*\(?([^;)]*)\)?\s*(?:;(.*))?$")
+
+
+class Requirement(NamedTuple):
+    """A package that disco needs: its name, the versions (`>=3.50,<4`), and the extra that needs it (empty: all do)."""
+
+    name: str
+    versions: str
+    extra: str
+
+
+def requirements() -> list[Requirement]:
+    """Return what the installed disco says that it needs."""
+    try:
+        lines = metadata.requires("disco-llm") or list(_KNOWN)
+    except metadata.PackageNotFoundError:
+        lines = list(_KNOWN)
+    found = []
+    for line in lines:
+        parts = _LINE.match(line)
+        if parts is not None:
+            extra = re.search(r"""extra\s*==\s*['"]([\w-]+)['"]""", parts[4] or "")
+            found.append(Requirement(parts[1].lower(), parts[3].strip(), extra[1] if extra else ""))
+    return found
+
+
+def is_within(version: str, versions: str) -> bool:
+    """Return whether a version is one of `versions`: bounds such as `>=3.50,<4`. Bounds of other kinds count as met."""
+    has = _numbers(version)
+    for bound in filter(None, (part.strip() for part in versions.split(","))):
+        sign = re.match(r"[<>=!~]+", bound)
+        limit = _numbers(bound[len(sign[0]) :]) if sign else ()
+        compare = {
+            ">=": has >= limit,
+            "<": has < limit,
+            ">": has > limit,
+            "<=": has <= limit,
+            "==": has == limit,
+        }
+        if sign and not compare.get(sign[0], True):
+            return False
+    return True
+
+
+def check_required(setup: Setup, facts: Facts) -> list[Finding]:  # noqa: ARG001 - as all checks
+    """Look at the version of every package that disco needs without an extra."""
+    wrong = [one for one in map(_fault, (one for one in requirements() if not one.extra)) if one is not None]
+    if wrong:
+        return wrong
+    return [
+        works(
+            "packages",
+            f"openai {metadata.version('openai')} and the other packages that disco needs are there.",
+        )
+    ]
+
+
+def check_runtime(setup: Setup, facts: Facts) -> list[Finding]:
+    """Look for llama.cpp's library and its version; it is loaded together with the model."""
+    if setup.local is None or is_address(setup.local):
+        return [unchecked("llama.cpp", "It is not needed: no model is loaded into this program.")]
+    other = _xllamacpp()
+    if find_spec("llama_cpp") is None:
+        facts.runtime_is_there = False
+        found = does_not(
+            "llama.cpp",
+            "llama-cpp-python is not installed, which loads a model into this program.",
+            installs("disco-llm[local]") + "   (compiles for minutes; needs a C++ compiler)",
+        )
+        return [found, *other]
+    wrong = next((one for one in requirements() if one.name == "llama-cpp-python"), None)
+    fault = None if wrong is None else _fault(wrong, "llama.cpp")
+    if fault is not None:
+        facts.runtime_is_there = False
+        return [fault, *other]
+    facts.runtime_is_there = True
+    return [works("llama.cpp", f"llama-cpp-python {_version('llama-cpp-python')} is installed."), *other]
+
+
+def check_extras(setup: Setup, facts: Facts) -> list[Finding]:  # noqa: ARG001 - as all checks
+    """Look at the packages of the extras that are installed at least in part."""
+    by_extra: dict[str, list[Requirement]] = {}
+    for one in requirements():
+        if one.extra and one.extra != "dev" and one.name not in ("disco-llm", "llama-cpp-python"):
+            by_extra.setdefault(one.extra, []).append(one)
+    if not by_extra:
+        return []
+    whole: list[str] = []
+    faults: dict[str, Finding] = {}
+    for extra, needed in sorted(by_extra.items()):
+        if all(_version(one.name) is not None for one in needed):
+            whole.append(extra)
+            faults |= {one.name: fault for one in needed if (fault := _fault(one, "extras")) is not None}
+    missing = sorted(set(by_extra) - set(whole))
+    told = f"Installed: {', '.join(whole) or 'none'}. Not installed: {', '.join(missing) or 'none'}."
+    return [*faults.values(), works("extras", told)]
+
+
+def why_not_loaded() -> Finding | None:
+    """Load llama.cpp's library alone, in a process of its own; return why it cannot be loaded, None where it can.
+
+    It is for a model that could not be loaded: the process of a model does not say why its library failed.
+    """
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # noqa: PTH109 - a plain text
+    try:
+        ran = subprocess.run(
+            [sys.executable, "-P", "-c", "import llama_cpp"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_LIMIT_S,
+            check=False,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+    except subprocess.TimeoutExpired:
+        return None
+    if ran.returncode == 0:
+        return None
+    last = (ran.stderr.strip().splitlines() or ["no reason given"])[-1]
+    why = quoted(last, known_secrets()).rstrip(".") if ran.returncode > 0 else "it crashes"
+    remedy = (
+        REBUILD if ran.returncode < 0 else installs("--force-reinstall", "--no-cache-dir", "llama-cpp-python")
+    )
+    return does_not("llama.cpp", f"llama-cpp-python is installed, but cannot be loaded: {why}.", remedy)
+
+
+def _fault(one: Requirement, subject: str = "packages") -> Finding | None:
+    version = _version(one.name)
+    wanted = f"{one.name}{one.versions}"
+    if version is None:
+        return does_not(subject, f"{one.name} is not installed, and disco needs it.", installs(wanted))
+    if not is_within(version, one.versions):
+        return does_not(
+            subject, f"{one.name} {version} is installed, and disco needs {one.versions}.", installs(wanted)
+        )
+    return None
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    numbers = [int(part) for part in re.findall(r"\d+", re.split(r"[a-z+]", version.strip())[0])]
+    return tuple(numbers + [0] * (4 - len(numbers)))
+
+
+def _xllamacpp() -> list[Finding]:
+    version = _version("xllamacpp")
+    if version is None:
+        return []
+    return [works("xllamacpp", f"xllamacpp {version} is installed: a llama-server that needs no compiler.")]

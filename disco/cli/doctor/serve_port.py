@@ -1,0 +1,116 @@
+"""`disco serve`: a running one to attach to, and whether its port is free."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from disco.cli.doctor.finding import Facts, Finding, Setup, command, does_not, works
+from disco.client.endpoint_catalog.attaching import attaching
+from disco.client.endpoint_catalog.local_servers import is_address
+from disco.endpoints.attached.announcement import VARIABLE, Announcement, live_announcements, serve_folder
+from disco.endpoints.attached.proven_connection import ProvenConnection, ServeGoneError
+
+if TYPE_CHECKING:
+    from disco.endpoints.contract import Endpoint
+
+__all__ = ["check_attach", "check_port"]
+
+
+async def check_attach(setup: Setup, facts: Facts) -> list[Finding] | Finding:
+    """Look for the announcements of running servers, and let each prove itself."""
+    folder = serve_folder()
+    if folder is None:
+        return works("attach", f"{VARIABLE} switches it off: every program loads its own model.")
+    if folder.exists() and not _is_closed(folder):
+        return does_not(
+            "attach",
+            f"{folder} is open to other users, so no announcement in it counts.",
+            f"chmod 700 {shlex.quote(str(folder))}, or name another folder in {VARIABLE}",
+        )
+    live = live_announcements(folder)
+    if not live:
+        return works("attach", "No disco serve of this user runs here; each program loads its own model.")
+    fits = _served_port(setup)
+    found = []
+    for one in live:
+        try:
+            connection = await ProvenConnection.to(one)
+            await connection.aclose()
+        except ServeGoneError:
+            found.append(
+                does_not(
+                    "attach",
+                    f"A disco serve (process {one.pid}) is announced on port {one.port}, and does not answer there.",
+                    f"End that process, or set {VARIABLE}=off",
+                )
+            )
+            continue
+        if one.port == fits:
+            facts.served_port = one.port
+            told = f"programs with --local {setup.local} use its model"
+        else:
+            told = (
+                f"it has another model than --local {setup.local}" if setup.local else "it has a local model"
+            )
+        found.append(works("attach", f"A disco serve on port {one.port} runs {one.model.name}: {told}."))
+    return found
+
+
+def check_port(setup: Setup, facts: Facts) -> Finding:
+    """Look whether `disco serve` could listen on its port."""
+    del facts
+    if _is_free(setup.port):
+        return works("port", f"Port {setup.port} is free for disco serve.")
+    folder = serve_folder()
+    live = [] if folder is None else live_announcements(folder)
+    if any(one.port == setup.port for one in live):
+        return works(
+            "port", f'disco serve listens on port {setup.port}: base_url="http://127.0.0.1:{setup.port}/v1".'
+        )
+    return does_not(
+        "port",
+        f"Port {setup.port} is taken by another program.",
+        f"{command('serve', '--port', str(_a_free_one()))}",
+    )
+
+
+def _served_port(setup: Setup) -> int | None:
+    """Return the port of the server whose model a client with this `local` would use."""
+    if setup.local is None or is_address(setup.local):
+        return None
+    from disco.endpoints.llamacpp import LlamaCppEndpoint  # noqa: PLC0415 - loaded where it is used
+
+    endpoint: Endpoint = attaching(LlamaCppEndpoint(model=setup.local, name="device"), "auto", drafts=False)
+    served: Announcement | None = getattr(endpoint, "served", None)
+    return None if served is None else served.port
+
+
+def _is_closed(folder: Path) -> bool:
+    try:
+        found = folder.stat()
+    except OSError:
+        return False
+    return os.name != "posix" or (found.st_uid == os.getuid() and not found.st_mode & 0o077)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as trial:
+        if socket.has_ipv6 is not None and hasattr(socket, "SO_REUSEADDR"):
+            trial.setsockopt(
+                socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+            )  # as the server itself; not a port in use
+        try:
+            trial.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def _a_free_one() -> int:
+    with socket.socket() as trial:
+        trial.bind(("127.0.0.1", 0))
+        return int(trial.getsockname()[1])
