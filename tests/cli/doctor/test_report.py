@@ -203,4 +203,7 @@ def test_an_openai_package_that_is_too_old_is_named_by_every_import():
     assert last.endswith('pip install "openai>=3.50,<4"')
     needed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert "openai>=3.50,<4" in needed["dependencies"]
-    assert next(f'{one}; extra == "local"' for one in needed["optional-dependencies"]["local"]) in packages._KNOWN
+    assert (
+        next(f'{one}; extra == "local"' for one in needed["optional-dependencies"]["local"])
+        in packages._KNOWN
+    )
