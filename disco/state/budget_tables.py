@@ -177,9 +177,9 @@ def _make(connection: sqlite3.Connection, key: TallyKey) -> int:
 
 def _taken(connection: sqlite3.Connection, budget: int, key: TallyKey, now: float) -> int:
     (units,) = connection.execute(
-        "SELECT (SELECT COALESCE(SUM(units), 0) FROM budget_spent WHERE budget = ?1 AND bucket > ?2) "
-        "+ (SELECT COALESCE(SUM(units), 0) FROM budget_open WHERE budget = ?1)",
-        (budget, _oldest_gone(key, now)),
+        "SELECT (SELECT COALESCE(SUM(units), 0) FROM budget_spent WHERE budget = ? AND bucket > ?) "
+        "+ (SELECT COALESCE(SUM(units), 0) FROM budget_open WHERE budget = ?)",
+        (budget, _oldest_gone(key, now), budget),
     ).fetchone()
     return int(units)
 

@@ -67,7 +67,7 @@ def prune_facts(connection: sqlite3.Connection, kind: str, before: float) -> Non
 
 def _keep_newest(connection: sqlite3.Connection, kind: str) -> None:
     connection.execute(
-        "DELETE FROM facts WHERE kind = ?1 AND key NOT IN "
-        "(SELECT key FROM facts WHERE kind = ?1 ORDER BY at DESC LIMIT ?2)",
-        (kind, MOST_FACTS),
+        "DELETE FROM facts WHERE kind = ? AND key NOT IN "
+        "(SELECT key FROM facts WHERE kind = ? ORDER BY at DESC LIMIT ?)",
+        (kind, kind, MOST_FACTS),
     )

@@ -153,9 +153,9 @@ def _append(
     )
     for table, kept in (("scores", KEPT_SCORES), ("label_scores", KEPT_LABELS)):
         connection.execute(
-            f"DELETE FROM {table} WHERE history = ?1 AND id <= "  # noqa: S608 - one of two names
-            f"(SELECT id FROM {table} WHERE history = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2)",
-            (number, kept),
+            f"DELETE FROM {table} WHERE history = ? AND id <= "  # noqa: S608 - one of two names
+            f"(SELECT id FROM {table} WHERE history = ? ORDER BY id DESC LIMIT 1 OFFSET ?)",
+            (number, number, kept),
         )
 
 

@@ -134,9 +134,9 @@ def append_observations(
             (series, writer, one.at, one.value, one.extra),
         )
         connection.execute(
-            "DELETE FROM observations WHERE series = ?1 AND id <= "
-            "(SELECT id FROM observations WHERE series = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2)",
-            (series, KEPT_OF.get(one.kind, KEPT)),
+            "DELETE FROM observations WHERE series = ? AND id <= "
+            "(SELECT id FROM observations WHERE series = ? ORDER BY id DESC LIMIT 1 OFFSET ?)",
+            (series, series, KEPT_OF.get(one.kind, KEPT)),
         )
     if _newest_series(connection) != before:
         (count,) = connection.execute("SELECT count(*) FROM series").fetchone()

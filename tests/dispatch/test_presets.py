@@ -1,15 +1,10 @@
 """Presets are checked when they are loaded, and say what to write instead."""
 
-import os
-import sys
-
-import numpy as np
 import pytest
 
-from disco.dispatch import Candidate, Preset, build_policy, known_policies, load_preset
+from disco.dispatch import Preset, load_preset
 from disco.dispatch.presets import DispatchSection
 from disco.errors import ConfigurationError
-from disco.profiles import Empirical, Lengths
 
 
 def test_by_path_by_mapping_and_as_it_is(tmp_path, monkeypatch):
@@ -89,33 +84,3 @@ def test_mistakes_in_names_sections_and_files_are_named(tmp_path):
             load_preset(wrong)
     with pytest.raises(ConfigurationError, match="budget"):
         DispatchSection(budget=2)
-
-
-def test_installed_packages_add_policies(tmp_path, monkeypatch):
-    """A package that declares an entry point of the group disco.policies can be named in a preset."""
-    info = tmp_path / "coin_policy-1.0.dist-info"
-    info.mkdir()
-    (tmp_path / "coin_policy.py").write_text(
-        "from disco.dispatch import ServerOnly\n"
-        "def make(*, lengths, ttft, device, budget, tail, rng):\n"
-        "    return ServerOnly(name=f'coin:{budget}:{device.name}')\n"
-    )
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: coin-policy\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(
-        "[disco.policies]\ncoin = coin_policy:make\nbroken = coin_policy:nothing\n"
-    )
-    monkeypatch.syspath_prepend(os.fspath(tmp_path))
-    assert {"coin", "broken"} <= set(known_policies())
-    arguments = {
-        "lengths": Lengths.from_samples([1]),
-        "ttft": Empirical.from_samples([1.0]),
-        "device": Candidate("d", "device"),
-        "budget": load_preset({"dispatch": {"policy": "coin", "budget": 0.25}}).dispatch.budget,
-        "tail": 0.0,
-        "rng": np.random.default_rng(0),
-        "server_constrained": True,
-    }
-    assert build_policy("coin", **arguments).name == "coin:0.25:d"
-    with pytest.raises(ConfigurationError, match="cannot be imported"):
-        build_policy("broken", **arguments)
-    monkeypatch.delitem(sys.modules, "coin_policy")

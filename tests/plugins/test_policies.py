@@ -45,7 +45,7 @@ DEVICE, SERVER = Candidate("device", "device"), Candidate("server", "any")
 
 @pytest.fixture
 def package(site):
-    install(site, "coin-policy", code=CODE, policies={name.lower(): name for name in ATTRIBUTES})
+    install(site, "coin-flips", code=CODE, policies={name.lower(): name for name in ATTRIBUTES})
 
 
 def build(name, **options):
@@ -114,7 +114,7 @@ def test_options_that_are_none_are_refused(text):
         (
             "missing",
             {},
-            r"coin_policy:missing, which cannot be imported \(AttributeError: .*Reinstall or update",
+            r"coin_flips:missing, which cannot be imported \(AttributeError: .*Reinstall or update",
         ),
         ("nothing", {}, "cannot be called"),
         ("wrong", {}, "makes a int, which is no policy"),
@@ -127,7 +127,7 @@ def test_options_that_are_none_are_refused(text):
 def test_a_preset_that_cannot_be_followed_is_refused_where_it_is_read(package, policy, options, said):
     """And the message names the package, whose name the user may never have heard."""
     with pytest.raises(
-        ConfigurationError, match=rf"policy '{policy}' of the package coin-policy 1\.0.*{said}"
+        ConfigurationError, match=rf"policy '{policy}' of the package coin-flips 1\.0.*{said}"
     ):
         preset(policy, options=options)
     assert preset("race").dispatch.policy == "race"  # others are not harmed
@@ -144,7 +144,7 @@ def test_a_preset_that_cannot_be_followed_is_refused_where_it_is_read(package, p
     ],
 )
 def test_a_decision_that_is_none_names_the_package(package, policy, options, said):
-    with pytest.raises(ConfigurationError, match=rf"of the package coin-policy 1\.0.*{said}"):
+    with pytest.raises(ConfigurationError, match=rf"of the package coin-flips 1\.0.*{said}"):
         build(policy, **options).starts(Features(1), DEVICE, SERVER)
 
 
@@ -155,7 +155,7 @@ def test_policies_of_disco_have_no_options():
 
 def test_two_packages_with_one_name_refuse_that_name_alone(package, site):
     install(site, "other", code=CODE, policies={"coin": "coin", "mine": "coin"})
-    with pytest.raises(ConfigurationError, match=r"'coin' is declared by coin-policy 1\.0 and other 1\.0"):
+    with pytest.raises(ConfigurationError, match=r"'coin' is declared by coin-flips 1\.0 and other 1\.0"):
         preset("coin")
     assert preset("mine").dispatch.policy == "mine"
 
