@@ -193,6 +193,8 @@ def _kinds(annotation: object) -> list[str]:
         return [kind + "".join(bounds) for kind in _kinds(inner[0])]
     if origin is tuple:
         return ["list of " + ", ".join(_kinds(inner[0]))]
+    if origin is dict:
+        return ["table of " + " or ".join(_kinds(inner[1]))]
     return [
         {bool: "true, false", int: "whole number", float: "number", str: "text"}[
             typing.cast("type", annotation)
