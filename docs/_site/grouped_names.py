@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from griffe import Extension, Object
-from mkdocs.exceptions import PluginError
 
 __all__ = ["GroupedNames"]
 
-DOCS = Path(__file__).parents[1]
 NAMED_PAGE = re.compile(r"(?<![\w/])docs/((?:[\w-]+/)+[\w-]+\.md|architecture\.md)")
 SECTION = re.compile(r"^(Args|Attributes):\n((?: {4}.*\n?|\n)*)", re.MULTILINE)
 GROUP = re.compile(r"^ {4}(\w+(?:,\s+\w+)+): (.*(?:\n {8,}.*)*)", re.MULTILINE)
@@ -33,10 +31,8 @@ class GroupedNames(Extension):
 
 
 def _linked(named: re.Match[str]) -> str:
-    """A page's path in the repository as a link from a page of `reference/api/`."""
-    if not (DOCS / named[1]).is_file():
-        raise PluginError(f"a docstring names {named[0]}, which does not exist")
-    return f"[{Path(named[1]).stem}](../../{Path(named[1]).with_suffix('.html').as_posix()})"
+    """A page's path in the repository as a link from a page of `reference/api/`; MkDocs checks that it is there."""
+    return f"[{Path(named[1]).stem}](../../{named[1]})"
 
 
 def _taken_apart(section: re.Match[str]) -> str:
