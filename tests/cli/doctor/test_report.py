@@ -16,7 +16,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from servers import free_port
+from servers import free_port, smollm2_gguf
 
 from disco.cli import main
 from disco.cli.doctor import examination, packages
@@ -203,7 +203,24 @@ def test_an_openai_package_that_is_too_old_is_named_by_every_import():
     assert last.endswith('pip install "openai>=3.50,<4"')
     needed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert "openai>=3.50,<4" in needed["dependencies"]
-    assert (
-        next(f'{one}; extra == "local"' for one in needed["optional-dependencies"]["local"])
-        in packages._KNOWN
-    )
+    local = needed["optional-dependencies"]["local"]
+    assert f'{local[0]}; extra == "local"' in packages._KNOWN
+
+
+@pytest.mark.slow
+def test_a_running_disco_serve_is_found_and_its_port_is_its_own(tmp_path, monkeypatch, capsys):
+    folder, port = tmp_path / "serve", free_port()
+    monkeypatch.setenv("DISCO_ATTACH", str(folder))
+    given = ["--local", str(smollm2_gguf()), "--port", str(port)]
+    command = [sys.executable, "-c", RUN, "serve", *given]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline().startswith("http")
+            assert main(["doctor", *given, "--json"]) == 0
+        finally:
+            process.terminate()
+            process.stdout.read()
+    found = {one["subject"]: one["what"] for one in json.loads(capsys.readouterr().out)["findings"]}
+    assert f"port {port} runs" in found["attach"]
+    assert "use its model" in found["attach"]
+    assert "disco serve listens" in found["port"]
