@@ -115,9 +115,10 @@ def check_key_form(setup: Setup, facts: Facts) -> Finding:  # noqa: ARG001 - as 
     for begins, provider, host, usual in _FORMS:
         if key.startswith(begins) and where is not None and not where.host.endswith(host):
             if where.host.endswith("openai.com"):
+                facts.key = None  # it is no business of that server's
                 return does_not(
                     "key",
-                    f"{KEY} looks like a key of {provider}, but the address is {where.shown}.",
+                    f"{KEY} looks like a key of {provider}, but the address is {where.shown}: it was not sent there.",
                     sets(ADDRESS, usual),
                 )
             break

@@ -106,8 +106,10 @@ def test_a_key_of_another_provider_than_the_address(doctor, monkeypatch):
     monkeypatch.setenv(
         "HTTPS_PROXY", f"http://127.0.0.1:{free_port()}"
     )  # so that nothing leaves this machine
-    found = doctor(has_server=False).of("key")
+    report = doctor(has_server=False)
+    found = report.of("key")
     assert "a key of OpenRouter" in found["what"]
+    assert not report.subjects() & {"connection", "proxy", "server"}
     assert found["remedy"] == "export OPENAI_BASE_URL=https://openrouter.ai/api/v1"
 
 
