@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import tomllib
 from contextlib import closing
 from pathlib import Path
@@ -111,7 +110,8 @@ def test_ctrl_c_ends_it_at_once_and_leaves_no_process(tmp_path):
             "OPENAI_BASE_URL": f"http://127.0.0.1:{silent.getsockname()[1]}/v1",
             "OPENAI_API_KEY": KEY,
         }
-        command = [sys.executable, "-c", RUN, "doctor", "--local", "none", "--port", str(free_port())]
+        patient = f"from disco.cli.doctor import model_list; model_list._LIMIT_S = 600.0; {RUN}"
+        command = [sys.executable, "-c", patient, "doctor", "--local", "none", "--port", str(free_port())]
         with (
             subprocess.Popen(
                 command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -119,10 +119,8 @@ def test_ctrl_c_ends_it_at_once_and_leaves_no_process(tmp_path):
             silent.accept()[0],  # the look whether anything listens
             silent.accept()[0],  # the request
         ):
-            began_at = time.monotonic()
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=30)
-            assert time.monotonic() - began_at < 9  # the server's own limit is 10 s
     assert process.returncode == 130
     assert (b"Traceback" in err, SECRET.encode() in out + err) == (False, False)
 
