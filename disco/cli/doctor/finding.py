@@ -98,6 +98,7 @@ class Facts:
         is_reached: whether a connection to the server could be made.
         models: the server's names of its models; None where it lists none.
         is_key_accepted: whether the server has accepted the key.
+        continues: whether the server can continue a half-written answer.
         local_address: the first usable `local=` of a server that was found on this machine.
     """
 
@@ -110,6 +111,7 @@ class Facts:
     is_reached: bool = False
     models: tuple[str, ...] | None = None
     is_key_accepted: bool | None = None
+    continues: bool | None = None
     local_address: str | None = None
 
     def __repr__(self) -> str:  # holds a key

@@ -12,7 +12,7 @@ from typing import Final
 from disco.cli.doctor.finding import Facts, Finding, Setup, does_not, sets, split_message, unchecked, works
 from disco.cli.doctor.hidden_secrets import bare
 from disco.cli.doctor.machine import existing
-from disco.cli.doctor.server_address import KEY, address, why_no_client
+from disco.cli.doctor.server_address import ADDRESS, KEY, address, why_no_client
 from disco.client.endpoint_catalog.local_servers import LocalServer, is_address
 from disco.dispatch import load_preset
 from disco.errors import ConfigurationError, DiscoError
@@ -56,7 +56,8 @@ async def check_client(setup: Setup, facts: Facts) -> Finding | None:
         _ = setup.local is None or not is_address(setup.local) or LocalServer.at(setup.local)
     except ConfigurationError:
         return unchecked("settings", "No client was made, because of a fault above.")
-    if (key is not None and address() is None) or why_no_client() is not None:
+    named = os.environ.get(ADDRESS, "")
+    if (key is not None and (address() is None or named != bare(named))) or why_no_client() is not None:
         return unchecked("settings", "No client can be made of the environment: see the server above.")
     try:
         client = AsyncDisco(local=setup.local, preset=setup.preset, state=False, api_key=key)

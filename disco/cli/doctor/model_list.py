@@ -58,7 +58,7 @@ async def list_models(client: openai.AsyncOpenAI, url: str = "/models", *, with_
         response = await client.get(url, cast_to=httpx2.Response, options=options)
     except openai.APIStatusError as error:
         return _of_response(error.response)
-    except (openai.APIError, httpx2.HTTPError, OSError, ValueError) as error:
+    except (openai.OpenAIError, httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as error:
         return Listed("nothing", error=error)
     return _of_response(response)
 

@@ -208,6 +208,7 @@ async def check_continuation(setup: Setup, facts: Facts) -> Finding | None:
             "needs it.",
             "" if setup.ask else command("doctor", "--ask"),
         )
+    facts.continues = verdict.method != "none"
     return continuation_finding(verdict)
 
 

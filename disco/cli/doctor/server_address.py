@@ -38,12 +38,12 @@ _CONNECT_S: Final = 5.0
 
 # How the keys of some providers begin, and where these keys belong. A beginning that all share is no secret.
 _FORMS: Final = (
-    ("sk-or-", "OpenRouter", "openrouter.ai", "https://openrouter.ai/api/v1"),
-    ("sk-ant-", "Anthropic", "api.anthropic.com", "https://api.anthropic.com/v1"),
-    ("gsk_", "Groq", "api.groq.com", "https://api.groq.com/openai/v1"),
-    ("xai-", "xAI", "api.x.ai", "https://api.x.ai/v1"),
-    ("AIza", "Google", "googleapis.com", "https://generativelanguage.googleapis.com/v1beta/openai"),
-    ("hf_", "Hugging Face", "huggingface.co", "https://router.huggingface.co/v1"),
+    ("sk-or-", "OpenRouter", "https://openrouter.ai/api/v1"),
+    ("sk-ant-", "Anthropic", "https://api.anthropic.com/v1"),
+    ("gsk_", "Groq", "https://api.groq.com/openai/v1"),
+    ("xai-", "xAI", "https://api.x.ai/v1"),
+    ("AIza", "Google", "https://generativelanguage.googleapis.com/v1beta/openai"),
+    ("hf_", "Hugging Face", "https://router.huggingface.co/v1"),
 )
 _MISNAMED: Final = (
     r"(?i)OPENAI_?(API)?_?(KEY|TOKEN)S?|(OPEN_AI|OPENAPI|LLM|DISCO|DISCO_OPENAI)_(API_)?KEY|API_?KEY"
@@ -79,7 +79,7 @@ class Address:
 
 def address(given: str | None = None) -> Address | None:
     """Return where the server is, by the environment; None where what is set is no address."""
-    text = (given or os.environ.get(ADDRESS) or USUAL).strip()
+    text = bare(given or os.environ.get(ADDRESS) or USUAL)
     try:
         parts = urlsplit(text)
         host, port = parts.hostname, parts.port
@@ -105,6 +105,13 @@ def check_key_form(setup: Setup, facts: Facts) -> Finding:  # noqa: ARG001 - as 
             f"The value of {KEY} holds a character that no key has: a blank, a line break or an odd letter.",
             f"Copy the key again, then: {sets(KEY, '...')}",
         )
+    for begins, provider, usual in _FORMS:
+        if key.startswith(begins) and where is not None and where.host.endswith("openai.com"):
+            return does_not(  # and the key is not sent: it is no business of that server's
+                "key",
+                f"{KEY} looks like a key of {provider}, but the address is {where.shown}: it was not sent there.",
+                sets(ADDRESS, usual),
+            )
     facts.key = key
     if given != key:
         return does_not(
@@ -112,15 +119,6 @@ def check_key_form(setup: Setup, facts: Facts) -> Finding:  # noqa: ARG001 - as 
             f"{KEY} holds more than the key: {_wrapping(given)}. The checks below use the key without it.",
             f"{sets(KEY, '...')} with the key alone: no line break, no blanks, no quotes inside it, no word before it",
         )
-    for begins, provider, host, usual in _FORMS:
-        if key.startswith(begins) and where is not None and not where.host.endswith(host):
-            if where.host.endswith("openai.com"):
-                return does_not(
-                    "key",
-                    f"{KEY} looks like a key of {provider}, but the address is {where.shown}.",
-                    sets(ADDRESS, usual),
-                )
-            break
     return works("key", f"{KEY} is set.")
 
 
@@ -131,6 +129,9 @@ async def check_connection(setup: Setup, facts: Facts) -> Finding | None:
     where = address()
     if where is None:
         return does_not("address", *_no_address(given))
+    if given != bare(given):
+        what = f"{ADDRESS} holds more than an address: {_wrapping(given)}."
+        return does_not("address", what, sets(ADDRESS, where.shown))
     if not facts.key:
         return None
     no_client = why_no_client()
@@ -276,7 +277,7 @@ def _no_key(given: str) -> Finding:
         if name.upper().startswith("AZURE"):
             told, remedy = "only disco.AzureDisco, in a program, reads it", sets(KEY, "...")
         else:
-            usual = next((form[3] for form in _FORMS if form[1].upper() in name.upper()), "https://HOST/v1")
+            usual = next((form[2] for form in _FORMS if form[1].upper() in name.upper()), "https://HOST/v1")
             told = "no command reads it"
             remedy = f"""{sets(KEY, f'"${name}"')} and {sets(ADDRESS, usual)}"""
         return unchecked("key", f"{KEY} is not set: there is no server. {name} is set, but {told}.", remedy)

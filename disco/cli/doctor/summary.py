@@ -36,19 +36,19 @@ def summarise(setup: Setup, findings: Sequence[Finding], facts: Facts) -> Summar
         return verdicts.get(subject) == "works"
 
     fault = "does not" in verdicts.values()
-    settled = is_fine("preset") and verdicts.get("settings") != "does not"
     here = is_fine("local model") or is_fine("local server") or facts.served_port is not None
     answers = is_fine("answer") or (facts.is_key_accepted is True and verdicts.get("model") != "does not")
     server = answers and verdicts.get("answer") != "does not"
     untried = facts.models is not None and facts.is_key_accepted is None and not fault
-    moves = next((one for one in findings if one.subject == "continuation" and one.verdict == "works"), None)
-    continues = moves is not None and "cannot" not in moves.what
     can: list[str] = []
     cannot: list[str] = []
+    settled = is_fine("preset") and (verdicts.get("settings") != "does not" or not (here or server))
     chat = command("chat", *(["--local", setup.local] if setup.local not in (None, "smollm2-135m") else []))
-    (can if here and settled else cannot).append(
-        "get answers from this machine" + (f" ({chat})" if here else "")
-    )
+    if here and settled:
+        can.append(f"get answers from this machine ({chat})")
+    elif not here:
+        named = "" if setup.local is None else f" with --local {setup.local}"
+        cannot.append(f"get answers from this machine{named}")
     if not here and facts.local_address:
         can.append(
             f"use the model of a server on this machine ({command('chat', '--local', facts.local_address)})"
@@ -63,9 +63,8 @@ def summarise(setup: Setup, findings: Sequence[Finding], facts: Facts) -> Summar
         can.append(
             "race both, fail over from one to the other, and move answers from the server to this machine"
         )
-        (can if continues else cannot).append(
-            "move running answers to the server" + ("" if continues else " for certain")
-        )
+        certain = " for certain" if facts.continues is None else ""
+        (can if facts.continues else cannot).append(f"move running answers to the server{certain}")
     elif here or server:
         cannot.append("race two models, or go on with one when the other fails")
     if not settled:

@@ -94,7 +94,7 @@ def test_llama_cpp_is_missing(doctor, monkeypatch):
     monkeypatch.setitem(sys.modules, "llama_cpp", None)  # so that it is not found
     report = doctor("--local", "smollm2-135m")
     report.fault("llama.cpp", "not installed", remedy='pip install "disco-llm[local]"')
-    assert report.document["cannot"][0] == "get answers from this machine"
+    assert report.document["cannot"][0] == "get answers from this machine with --local smollm2-135m"
 
 
 def test_llama_cpp_is_of_another_version(doctor, monkeypatch, tmp_path):

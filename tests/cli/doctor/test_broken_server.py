@@ -101,13 +101,21 @@ def test_a_key_in_the_variable_of_the_address(doctor, monkeypatch):
     doctor().fault("address", "holds a key", remedy="OPENAI_BASE_URL=https://HOST/v1")
 
 
+def test_an_address_with_a_line_break(doctor, server, monkeypatch):
+    with server(api) as base_url:
+        monkeypatch.setenv("OPENAI_BASE_URL", f"{base_url}\n")
+        doctor().fault("address", "a line break", remedy=f"export OPENAI_BASE_URL={base_url}")
+
+
 def test_a_key_of_another_provider_than_the_address(doctor, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", f"sk-or-v1-{SECRET}")
+    monkeypatch.setenv("OPENAI_API_KEY", f"sk-or-v1-{SECRET}\n")
     monkeypatch.setenv(
         "HTTPS_PROXY", f"http://127.0.0.1:{free_port()}"
     )  # so that nothing leaves this machine
-    found = doctor(has_server=False).of("key")
+    report = doctor(has_server=False)
+    found = report.of("key")
     assert "a key of OpenRouter" in found["what"]
+    assert not report.subjects() & {"connection", "proxy", "server"}
     assert found["remedy"] == "export OPENAI_BASE_URL=https://openrouter.ai/api/v1"
 
 

@@ -9,14 +9,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import tomllib
 from contextlib import closing
 from pathlib import Path
 
 import anyio
 import pytest
-from servers import free_port
+from servers import free_port, smollm2_gguf
 
 from disco.cli import main
 from disco.cli.doctor import examination, packages
@@ -103,15 +102,17 @@ def test_a_check_that_is_at_fault_says_so_and_stops_no_other(doctor, server, mon
     assert SECRET not in shown.out + shown.err
 
 
-def test_ctrl_c_ends_it_at_once_and_leaves_no_process(tmp_path):
-    """While a server does not answer and a thread waits for it."""
+def test_ctrl_c_ends_it_at_once():
+    """While a server does not answer."""
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        silent.settimeout(60)
         environment = {
             **os.environ,
             "OPENAI_BASE_URL": f"http://127.0.0.1:{silent.getsockname()[1]}/v1",
             "OPENAI_API_KEY": KEY,
         }
-        command = [sys.executable, "-c", RUN, "doctor", "--local", "none", "--port", str(free_port())]
+        patient = f"from disco.cli.doctor import model_list; model_list._LIMIT_S = 600.0; {RUN}"
+        command = [sys.executable, "-c", patient, "doctor", "--local", "none", "--port", str(free_port())]
         with (
             subprocess.Popen(
                 command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -119,10 +120,8 @@ def test_ctrl_c_ends_it_at_once_and_leaves_no_process(tmp_path):
             silent.accept()[0],  # the look whether anything listens
             silent.accept()[0],  # the request
         ):
-            began_at = time.monotonic()
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=30)
-            assert time.monotonic() - began_at < 9  # the server's own limit is 10 s
     assert process.returncode == 130
     assert (b"Traceback" in err, SECRET.encode() in out + err) == (False, False)
 
@@ -203,7 +202,24 @@ def test_an_openai_package_that_is_too_old_is_named_by_every_import():
     assert last.endswith('pip install "openai>=3.50,<4"')
     needed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert "openai>=3.50,<4" in needed["dependencies"]
-    assert (
-        next(f'{one}; extra == "local"' for one in needed["optional-dependencies"]["local"])
-        in packages._KNOWN
-    )
+    local = needed["optional-dependencies"]["local"]
+    assert f'{local[0]}; extra == "local"' in packages._KNOWN
+
+
+@pytest.mark.slow
+def test_a_running_disco_serve_is_found_and_its_port_is_its_own(tmp_path, monkeypatch, capsys):
+    folder, port = tmp_path / "serve", free_port()
+    monkeypatch.setenv("DISCO_ATTACH", str(folder))
+    given = ["--local", str(smollm2_gguf()), "--port", str(port)]
+    command = [sys.executable, "-c", RUN, "serve", *given]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline().startswith("http")
+            assert main(["doctor", *given, "--json"]) == 0
+        finally:
+            process.terminate()
+            process.stdout.read()
+    found = {one["subject"]: one["what"] for one in json.loads(capsys.readouterr().out)["findings"]}
+    assert f"port {port} runs" in found["attach"]
+    assert "use its model" in found["attach"]
+    assert "disco serve listens" in found["port"]
