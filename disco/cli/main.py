@@ -20,6 +20,7 @@ from disco.cli.output_files import check_output
 from disco.cli.pictures.show_command import add_show
 from disco.cli.plugins.plugins_command import add_plugins
 from disco.cli.replay_options import add_replay, add_tune
+from disco.cli.runtime_option import add_runtime
 from disco.cli.serving import add_serve
 from disco.cli.shadow.shadow_command import add_shadow
 from disco.cli.speculation.speculate_command import add_speculate
@@ -92,6 +93,8 @@ def _parser() -> argparse.ArgumentParser:
         "--record", metavar="FILE", help="append the route records of the answers shown, for `disco show`"
     )
     demo.add_argument("--svg", metavar="FILE", help="write what was shown as an SVG of the terminal")
+    add_runtime(demo)
+    demo.add_argument("--began-at", type=float, metavar="S", help=argparse.SUPPRESS)  # given by `make quick`
     demo.set_defaults(run=_demo)
 
     chat = commands.add_parser("chat", help="ask both models in the terminal")
@@ -106,6 +109,7 @@ def _parser() -> argparse.ArgumentParser:
         default="thread",
         help="where the local model runs (default: thread)",
     )
+    add_runtime(chat)
     chat.add_argument(
         "--preset", "--policy", default="balanced", help="a preset's name or file (default: balanced)"
     )
@@ -122,6 +126,7 @@ def _parser() -> argparse.ArgumentParser:
     profile.add_argument(
         "--threads", type=int, default=None, help="threads of llama.cpp (default: all cores but one)"
     )
+    add_runtime(profile)
     profile.add_argument("--no-save", action="store_true", help="show the figures, but do not save them")
     profile.set_defaults(run=_profile)
 
@@ -146,7 +151,14 @@ async def _demo(screen: Screen, arguments: argparse.Namespace) -> int:
 
     check_output(arguments, record=arguments.record, svg=arguments.svg)
     which = next((name for name in ("chaos", "cascade", "assist", "speculate") if vars(arguments)[name]), "")
-    return await run_scenes(screen, which, record=arguments.record, svg=arguments.svg)
+    return await run_scenes(
+        screen,
+        which,
+        record=arguments.record,
+        svg=arguments.svg,
+        runtime=arguments.runtime,
+        began_at_s=arguments.began_at,
+    )
 
 
 async def _chat(screen: Screen, arguments: argparse.Namespace) -> int:
@@ -157,6 +169,7 @@ async def _chat(screen: Screen, arguments: argparse.Namespace) -> int:
         screen,
         local=arguments.local,
         isolation=arguments.isolation,
+        runtime=arguments.runtime,
         preset=arguments.preset,
         model=arguments.model,
         record=arguments.record,
@@ -166,7 +179,13 @@ async def _chat(screen: Screen, arguments: argparse.Namespace) -> int:
 async def _profile(screen: Screen, arguments: argparse.Namespace) -> int:
     from disco.cli.profile import run_profile  # noqa: PLC0415 - as above
 
-    return await run_profile(screen, arguments.local, threads=arguments.threads, save=not arguments.no_save)
+    return await run_profile(
+        screen,
+        arguments.local,
+        runtime=arguments.runtime,
+        threads=arguments.threads,
+        save=not arguments.no_save,
+    )
 
 
 async def _serve(screen: Screen, arguments: argparse.Namespace) -> int:
