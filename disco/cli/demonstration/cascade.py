@@ -169,9 +169,7 @@ class Totals:
             self.risen[judgement.endpoint] += judgement.outcome == "handed_up"
 
 
-async def run_cascade(
-    screen: Screen, keep: Keep | None = None, *, runtime: Runtime = "auto"
-) -> int:
+async def run_cascade(screen: Screen, keep: Keep | None = None, *, runtime: Runtime = "auto") -> int:
     """Play every scene; return 0 if every answer is complete and some, but not all, went up."""
     screen.line("disco: the smallest model answers, and what it is unsure of goes up", style="bold")
     totals = Totals()

@@ -16,7 +16,6 @@ _OF_ITS_SERVER: Final = (
     "starlette_context"  # of the packages that llama_cpp.server needs, the one that few others do
 )
 _NEEDS: Final = {
-    "assist": "reads along while another model writes",
     "speculate": "drafts what another model checks",
 }
 """Of the demonstrations that the prebuilt runtime cannot show: what their device does."""

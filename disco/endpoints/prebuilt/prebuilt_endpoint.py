@@ -25,6 +25,7 @@ from disco.endpoints.prebuilt.server_benchmark import measure_server
 from disco.endpoints.prebuilt.server_process import ServerProcess, ServerSettings, Serving
 from disco.endpoints.usable_cores import usable_cores
 from disco.errors import ConfigurationError, DiscoError, EndpointFailure, FailureKind
+from disco.request import Prefix, Request
 
 __all__ = ["PrebuiltEndpoint", "require_prebuilt"]
 
@@ -147,6 +148,7 @@ class PrebuiltEndpoint(LocalServerEndpoint):
             features=_FEATURES | {"tools"} if self._writes_calls else _FEATURES,
             ready=serving is not None,
             parks=True,
+            progress=True,
             waiting=self._turns.waiting + self._turns.is_full,
             loads=not str(self._file).startswith("hf:"),  # which may first have to be downloaded
             loading_s=None if since is None else time.monotonic() - since,
@@ -217,6 +219,22 @@ class PrebuiltEndpoint(LocalServerEndpoint):
         del model
         # The server was started with this file, so nothing has to be proved.
         return None if self._known is None or self._header is None else self._header.vocabulary
+
+    def open(
+        self,
+        request: Request,
+        prefix: Prefix = Prefix(),  # noqa: B008 - frozen
+        *,
+        wants: frozenset[str] = frozenset(),
+    ) -> LocalServerAttempt:
+        attempt = super().open(request, prefix, wants=wants)
+        assert isinstance(attempt, PrebuiltAttempt)
+        attempt.wants_progress = "progress" in wants
+        return attempt
+
+    def _own_request(self, request: Request) -> Request:
+        own = super()._own_request(request)
+        return replace(own, params={**own.params, "return_progress": True})
 
     async def introduce(self) -> None:
         """Start the process unless it runs, and wait until it has loaded its model.
