@@ -20,7 +20,6 @@ from disco.cli.output_files import check_output
 from disco.cli.pictures.show_command import add_show
 from disco.cli.plugins.plugins_command import add_plugins
 from disco.cli.replay_options import add_replay, add_tune
-from disco.cli.runtime_option import add_runtime
 from disco.cli.serving import add_serve
 from disco.cli.shadow.shadow_command import add_shadow
 from disco.cli.speculation.speculate_command import add_speculate
@@ -93,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
         "--record", metavar="FILE", help="append the route records of the answers shown, for `disco show`"
     )
     demo.add_argument("--svg", metavar="FILE", help="write what was shown as an SVG of the terminal")
-    add_runtime(demo)
+    _add_runtime(demo)
     demo.add_argument("--began-at", type=float, metavar="S", help=argparse.SUPPRESS)  # given by `make quick`
     demo.set_defaults(run=_demo)
 
@@ -109,7 +108,7 @@ def _parser() -> argparse.ArgumentParser:
         default="thread",
         help="where the local model runs (default: thread)",
     )
-    add_runtime(chat)
+    _add_runtime(chat)
     chat.add_argument(
         "--preset", "--policy", default="balanced", help="a preset's name or file (default: balanced)"
     )
@@ -126,7 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     profile.add_argument(
         "--threads", type=int, default=None, help="threads of llama.cpp (default: all cores but one)"
     )
-    add_runtime(profile)
+    _add_runtime(profile)
     profile.add_argument("--no-save", action="store_true", help="show the figures, but do not save them")
     profile.set_defaults(run=_profile)
 
@@ -144,6 +143,17 @@ def _parser() -> argparse.ArgumentParser:
     add_adapter(commands)
     add_plugins(commands)
     return parser
+
+
+def _add_runtime(parser: argparse.ArgumentParser) -> None:
+    """Add the option that says what runs a local model which is named by a name or a file."""
+    parser.add_argument(
+        "--runtime",
+        choices=("auto", "compiled", "prebuilt"),
+        default="auto",
+        help="what runs the local model: llama-cpp-python, or a prebuilt llama-server (default: auto, the first of "
+        "these that is installed)",
+    )
 
 
 async def _demo(screen: Screen, arguments: argparse.Namespace) -> int:

@@ -6,11 +6,17 @@ from importlib.util import find_spec
 from typing import Final
 
 from disco.cli.demonstration.demo_server import DemoServer
-from disco.cli.demonstration.prebuilt_server import PrebuiltDemoServer
 from disco.client.endpoint_catalog.runtimes import Runtime, chosen_runtime, is_installed
+from disco.endpoints.prebuilt.prebuilt_endpoint import require_prebuilt
+from disco.endpoints.prebuilt.server_process import (
+    ServerSettings,
+    server_command,
+    server_environment,
+    settings_line,
+)
 from disco.errors import ConfigurationError
 
-__all__ = ["require_compiled", "server_class"]
+__all__ = ["PrebuiltDemoServer", "require_compiled", "server_class"]
 
 _OF_ITS_SERVER: Final = (
     "starlette_context"  # of the packages that llama_cpp.server needs, the one that few others do
@@ -19,6 +25,31 @@ _NEEDS: Final = {
     "speculate": "drafts what another model checks",
 }
 """Of the demonstrations that the prebuilt runtime cannot show: what their device does."""
+
+
+class PrebuiltDemoServer(DemoServer):
+    """See `DemoServer`. It always gives log probabilities."""
+
+    def _require(self) -> None:
+        require_prebuilt()
+
+    def _command(self) -> list[str]:
+        return server_command()
+
+    def _environment(self) -> dict[str, str]:
+        return server_environment()
+
+    def _told(self) -> bytes:
+        return settings_line(
+            ServerSettings(
+                path=str(self.model),
+                alias=self.model_name,
+                context_tokens=self.context_tokens,
+                threads=self.threads,
+                port=self.port,
+                api_key=self._api_key,
+            )
+        )
 
 
 def server_class(runtime: Runtime) -> type[DemoServer]:

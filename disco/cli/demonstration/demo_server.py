@@ -1,7 +1,7 @@
 """A real OpenAI-compatible server on this machine, in a process of its own, for demonstrations that kill it.
 
 It is `python -m llama_cpp.server` on a free loopback port, for which the extra `disco-llm[demo]` is needed, or, of
-`disco-llm[prebuilt]`, llama.cpp's own server (`prebuilt_server.py`).
+`disco-llm[prebuilt]`, llama.cpp's own server (`demo_runtime.py`).
 """
 
 from __future__ import annotations

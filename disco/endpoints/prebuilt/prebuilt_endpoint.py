@@ -220,7 +220,7 @@ class PrebuiltEndpoint(LocalServerEndpoint):
         # The server was started with this file, so nothing has to be proved.
         return None if self._known is None or self._header is None else self._header.vocabulary
 
-    def open(
+    def open(  # type: ignore[override] # as in the base class
         self,
         request: Request,
         prefix: Prefix = Prefix(),  # noqa: B008 - frozen
