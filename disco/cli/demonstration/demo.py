@@ -102,7 +102,7 @@ async def run_demo(
         screen: the screen to print on.
         keep: called with the record of each answer.
         runtime: what runs the device's model, and the server where it is the demo's own.
-        began_at_s: when the installation of disco began, seconds since 1970; None: that is not known.
+        began_at_s: when the command began that may have installed disco first, seconds since 1970; None: that is not known.
     """
     first_at_s: list[float] = []
 
@@ -129,8 +129,8 @@ async def run_demo(
             record = await play(number, scene, screen, device, profile, remote, on_text)
             if number == 1 and began_at_s is not None and first_at_s:
                 screen.line(
-                    f"The first word of this answer came {first_at_s[0] - began_at_s:.0f} s after the command that "
-                    "installed disco, its runtime and the model.",
+                    f"The first word of this answer came {first_at_s[0] - began_at_s:.0f} s after the command began, "
+                    "with all that it installed.",
                     style="bold",
                 )
             shown = shown and as_expected(scene, record)

@@ -33,8 +33,7 @@ async def run_scenes(
         record: file to which the route records of the answers shown are appended.
         svg: file for the picture of what was shown, in colours even where the output is no terminal.
         runtime: what runs the device's model, and the server where it is the demonstration's own.
-        began_at_s: when the installation of disco began, seconds since 1970, for the first demonstration; None: that is
-            not known.
+        began_at_s: see `run_demo`.
 
     Raises:
         ConfigurationError: the scenes need more than the runtime can do.
