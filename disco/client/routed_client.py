@@ -240,7 +240,9 @@ def _router(settings: ClientSettings, *, has_server: bool) -> Router:
     local = settings.local
     return Router(
         local=Path(local) if _is_path(local) else local,  # type: ignore[arg-type]
-        here=Hosting(settings.isolation, PromptCache.of(settings.prompt_cache), settings.attach),
+        here=Hosting(
+            settings.isolation, PromptCache.of(settings.prompt_cache), settings.attach, settings.runtime
+        ),
         preset=chosen_preset(settings.preset, settings.policy),
         device_profile=settings.device_profile,
         server_profile=settings.server_profile,

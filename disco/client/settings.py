@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from disco.client.endpoint_catalog.backups import Backup
     from disco.client.endpoint_catalog.local_servers import LocalServer
     from disco.client.endpoint_catalog.plugged import Plugin
+    from disco.client.endpoint_catalog.runtimes import Runtime
     from disco.client.endpoint_catalog.splits import Split
     from disco.client.endpoint_catalog.tiers import Tier
     from disco.client.power_watch import PowerSource
@@ -37,6 +38,7 @@ class ClientSettings:
 
     local: str | os.PathLike[str] | Endpoint | LocalServer | Plugin | None = None
     isolation: Literal["thread", "process"] = "thread"
+    runtime: Runtime = "auto"
     preset: str | os.PathLike[str] | Preset = "balanced"
     policy: str | os.PathLike[str] | Preset | None = None
     continuation: str | Continuation = "auto"

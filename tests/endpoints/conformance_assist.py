@@ -27,13 +27,14 @@ from disco.testing.asking import (
     text_of,
     tokens_of,
 )
-from tests.endpoints.conformance import check_of_devices
+from tests.endpoints.conformance import check_of_devices, needs
 from tests.endpoints.conformance_writing import STORY
 
 REPORTS, LOGP = frozenset({"progress"}), frozenset({"logp"})
 
 
 @check_of_devices
+@needs("follows", "progress")
 async def a_follower_reports_each_text_that_it_reads(subject, endpoint):
     async with endpoint.open(fresh(20), wants=REPORTS) as attempt:
         assert attempt.follow()
@@ -69,6 +70,7 @@ def joined(found):
 
 
 @check_of_devices
+@needs("follows", "logp")
 async def a_follower_says_of_each_new_token_once_how_probable_it_is(subject, endpoint):
     near = {"abs": 1e-9 if subject.exact else 0.5}  # the sizes of batches change the arithmetic
     async with endpoint.open(ask(max_tokens=24), wants=LOGP) as attempt:
@@ -102,6 +104,7 @@ async def a_follower_says_of_each_new_token_once_how_probable_it_is(subject, end
 
 
 @check_of_devices
+@needs("follows")
 async def a_follower_with_more_text_than_context_fails_as_such(subject, endpoint):
     async with follower(endpoint, ask()) as attempt:
         assert (await parked(attempt)).logp is None
@@ -146,6 +149,7 @@ async def paused(endpoint, request):
 
 
 @check_of_devices
+@needs("pauses")
 async def a_paused_answer_goes_on_as_if_it_had_not_been(subject, endpoint):
     for params in ({"temperature": 0.0}, {"temperature": 1.2, "seed": 5, "frequency_penalty": 0.5}):
         request = ask(max_tokens=24, **params)
@@ -162,6 +166,7 @@ async def a_paused_answer_goes_on_as_if_it_had_not_been(subject, endpoint):
 
 
 @check_of_devices
+@needs("pauses")
 async def a_paused_attempt_keeps_the_model_for_a_while_and_then_gives_way(subject, endpoint):
     request = ask(max_tokens=40)
     expected, tokens, _, whole = await complete(endpoint, request)
@@ -182,6 +187,7 @@ async def a_paused_attempt_keeps_the_model_for_a_while_and_then_gives_way(subjec
 
 
 @check_of_devices
+@needs("pauses", "parks", "follows")
 async def a_paused_attempt_can_be_stopped_or_told_otherwise_at_any_time(subject, endpoint):
     before = await stopping.used(endpoint)
     for stop in (
@@ -216,6 +222,7 @@ async def a_paused_attempt_can_be_stopped_or_told_otherwise_at_any_time(subject,
 
 
 @check_of_devices
+@needs("pauses")
 async def closing_the_endpoint_ends_a_paused_attempt(subject, endpoint):
     before = stopping.resources()
     attempt = endpoint.open(endless(subject))

@@ -25,7 +25,7 @@ from disco.testing.asking import (
     same,
     text_of,
 )
-from tests.endpoints.conformance import check_of_devices
+from tests.endpoints.conformance import check_of_devices, needs
 
 STORY = "Once upon a time there was a mill by the river, and the miller had three sons. "
 
@@ -47,6 +47,7 @@ async def an_attempt_that_waits_has_not_begun(subject, endpoint):
 
 
 @check_of_devices
+@needs("progress")
 async def progress_is_told_while_it_reads(subject, endpoint):
     await complete(endpoint, ask(max_tokens=2))
     rows, seen = 50, []  # all of it is read here, in several batches
@@ -72,6 +73,7 @@ async def progress_is_told_while_it_reads(subject, endpoint):
 
 
 @check_of_devices
+@needs("parks")
 async def parking(subject, endpoint):
     request = fresh(45, max_tokens=5)  # so that there is a prefill to be parked in
     attempt, told = endpoint.open(request), []
@@ -92,6 +94,7 @@ async def parking(subject, endpoint):
 
 
 @check_of_devices
+@needs("follows")
 async def a_follower_reads_once_and_never_writes(subject, endpoint):
     request = fresh(20)
     async with follower(endpoint, request) as attempt:  # it still reads when it has been told thrice
@@ -126,6 +129,7 @@ async def a_follower_reads_once_and_never_writes(subject, endpoint):
 
 
 @check_of_devices
+@needs("follows", "parks")
 async def an_attempt_can_become_a_follower_which_leaves_the_model_to_others_and_can_end(subject, endpoint):
     async with endpoint.open(ask("Tell me a long story. " * 6, max_tokens=500)) as attempt:
         await first_content(attempt)
@@ -144,6 +148,7 @@ async def an_attempt_can_become_a_follower_which_leaves_the_model_to_others_and_
 
 
 @check_of_devices
+@needs("follows")
 async def a_follower_can_be_stopped_at_any_time(subject, endpoint):
     before = await stopping.used(endpoint)
     more = Prefix("river " * subject.long_tokens, tokens=5)
@@ -167,6 +172,7 @@ async def a_follower_can_be_stopped_at_any_time(subject, endpoint):
 
 
 @check_of_devices
+@needs("logp")
 async def log_probabilities_are_given_to_those_who_want_them(subject, endpoint):
     texts = []
     for wants in (frozenset(), frozenset({"logp"})):

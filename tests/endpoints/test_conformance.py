@@ -16,13 +16,14 @@ from disco import LocalServer
 from disco.endpoints.continuation import Continuation
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.endpoints.openai_api import OpenAIEndpoint
+from disco.endpoints.prebuilt import PrebuiltEndpoint
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from disco.testing.answering import it_continues_exactly_where_the_prefix_ends
 from disco.testing.stopwatch import cpu_s
 from tests.endpoints import conformance_assist  # noqa: F401 - its checks enter OF_DEVICES
 from tests.endpoints import conformance_writing as contract
-from tests.endpoints.conformance import CHECKS, OF_DEVICES, Subject
+from tests.endpoints.conformance import CHECKS, NEEDED, OF_DEVICES, Subject
 
 pytestmark = pytest.mark.real
 
@@ -68,12 +69,12 @@ def test_the_suite_notices_an_echo():
 
 
 @asynccontextmanager
-async def shared_unless_closed(check, endpoint, **options):
+async def shared_unless_closed(check, endpoint, kind=LlamaCppEndpoint, **options):
     """The endpoint that other tests use, too; one of its own for a check that closes it."""
     if "closing_the_endpoint" not in check.__name__:
         yield endpoint
         return
-    async with closing(LlamaCppEndpoint(name="closing", context_tokens=2048, threads=1, **options)) as own:
+    async with closing(kind(name="closing", context_tokens=2048, threads=1, **options)) as own:
         yield own
 
 
@@ -122,3 +123,23 @@ def test_llama_server(check, backend, native_server):
     endpoint = LocalServer(base_url=native_server.base_url, continuation="flags").endpoint()
     # It notices between two batches of its prefill that its client has left.
     run(Subject(prompt_s=10.0, long_tokens=300), check, closing(endpoint), backend)
+
+
+# `test_llama_server` runs these on the same server in every run.
+SELDOM_PREBUILT = {one.__name__ for one in CHECKS if "closing" not in one.__name__}
+
+
+# A check that needs what llama-server lacks is skipped, and names it.
+@pytest.mark.parametrize(("check", "backend"), by_turns([*CHECKS, *OF_DEVICES], 1, SELDOM_PREBUILT))
+def test_prebuilt(prebuilt_model, check, backend):
+    subject = Subject(work_s=lambda: cpu_s(prebuilt_model.process_id))
+    run(subject, check, shared_unless_closed(check, prebuilt_model, PrebuiltEndpoint), backend)
+
+
+def test_of_what_checks_need_the_model_in_this_process_has_all_and_the_prebuilt_one_all_but_two(
+    thread_model, prebuilt_model
+):
+    able, prebuilt = thread_model.capabilities(), prebuilt_model.capabilities()
+    assert [name for name in sorted(NEEDED) if not getattr(able, name)] == []
+    # The list stands in the documentation of the local model, too.
+    assert [name for name in sorted(NEEDED) if not getattr(prebuilt, name)] == ["follows", "pauses"]

@@ -30,6 +30,7 @@ from disco.cli.demonstration.scene import (
 )
 from disco.cli.profile import measure_device
 from disco.client import AsyncDisco
+from disco.client.endpoint_catalog.runtimes import Runtime
 from disco.dispatch.presets import CostSection, DispatchSection, MigrationSection, PlaybackSection, Preset
 from disco.profiles import DeviceProfile, load_server
 from disco.session.records.route_record import RouteRecord
@@ -47,13 +48,13 @@ _LINE_S = 1.0  # between two lines elsewhere
 _TOO_SLOW = frozenset({"too_many", "not_cheaper"})  # reasons that a shorter prompt may remove
 
 
-async def run_assist(screen: Screen, keep: Keep | None = None) -> int:
+async def run_assist(screen: Screen, keep: Keep | None = None, *, runtime: Runtime = "auto") -> int:
     """Answer one long prompt in three ways; return 0 if each answer is complete and none has a broken seam."""
     screen.line("disco: the server speaks while the device reads", style="bold")
     async with AsyncExitStack() as stack:
-        device = DemoDevice()
+        device = DemoDevice(runtime=runtime)
         stack.push_async_callback(device.aclose)
-        remote = await stack.enter_async_context(start_remote(screen))
+        remote = await stack.enter_async_context(start_remote(screen, runtime=runtime))
         async with _writing(remote):
             profile = await measure_device(
                 device.endpoint, screen, name="this-machine", quick=True, lengths=MEASURED

@@ -15,6 +15,7 @@ import anyio.to_thread
 import httpx2
 
 from disco.cli.console import Screen
+from disco.cli.demonstration.demo_runtime import server_class
 from disco.cli.demonstration.demo_server import DemoServer
 from disco.cli.demonstration.scene import (
     LOCAL,
@@ -27,6 +28,7 @@ from disco.cli.demonstration.scene import (
     start_remote,
 )
 from disco.client import AsyncDisco, Tier
+from disco.client.endpoint_catalog.runtimes import Runtime
 from disco.dispatch.presets import (
     CascadeSection,
     CostSection,
@@ -167,16 +169,16 @@ class Totals:
             self.risen[judgement.endpoint] += judgement.outcome == "handed_up"
 
 
-async def run_cascade(screen: Screen, keep: Keep | None = None) -> int:
+async def run_cascade(screen: Screen, keep: Keep | None = None, *, runtime: Runtime = "auto") -> int:
     """Play every scene; return 0 if every answer is complete and some, but not all, went up."""
     screen.line("disco: the smallest model answers, and what it is unsure of goes up", style="bold")
     totals = Totals()
     records: list[RouteRecord] = []
     async with AsyncExitStack() as stack:
-        device = DemoDevice()
+        device = DemoDevice(runtime=runtime)
         stack.push_async_callback(device.aclose)
-        middle = await stack.enter_async_context(_middle_tier(screen))
-        remote = await stack.enter_async_context(start_remote(screen))
+        middle = await stack.enter_async_context(_middle_tier(screen, runtime))
+        remote = await stack.enter_async_context(start_remote(screen, runtime=runtime))
         if remote.shaper is not None:
             remote.shaper.delay = float(load_server(SERVER_PROFILE).ttft().quantile(0.5))
         screen.line(_about_the_tiers(remote), style="dim")
@@ -200,9 +202,11 @@ async def run_cascade(screen: Screen, keep: Keep | None = None) -> int:
 
 
 @asynccontextmanager
-async def _middle_tier(screen: Screen) -> AsyncIterator[DemoServer]:
+async def _middle_tier(screen: Screen, runtime: Runtime) -> AsyncIterator[DemoServer]:
     with screen.step("Starting the second tier, a server in its own process") as progress:
-        server = DemoServer(LOCAL, context_tokens=1024, threads=1, logprobs=True, progress=progress)
+        server = server_class(runtime)(
+            LOCAL, context_tokens=1024, threads=1, logprobs=True, progress=progress
+        )
         await anyio.to_thread.run_sync(server.start)
     try:
         yield server

@@ -19,6 +19,7 @@ from disco.cli.demonstration.scene import (
     start_remote,
 )
 from disco.cli.profile import measure_device
+from disco.client.endpoint_catalog.runtimes import Runtime
 
 __all__ = ["run_chaos"]
 
@@ -59,7 +60,7 @@ SCENES = (
 )
 
 
-async def run_chaos(screen: Screen, keep: Keep | None = None) -> int:
+async def run_chaos(screen: Screen, keep: Keep | None = None, *, runtime: Runtime = "auto") -> int:
     """Play every scene; return 0 if every answer survived without a gap or a repeat.
 
     Never kills the user's own server: the demonstration starts one of its own, whatever the environment names.
@@ -67,10 +68,10 @@ async def run_chaos(screen: Screen, keep: Keep | None = None) -> int:
     screen.line("disco: one answer, whichever process dies", style="bold")
     survived = True
     async with AsyncExitStack() as stack:
-        device = DemoDevice(isolation="process")
+        device = DemoDevice(isolation="process", runtime=runtime)
         stack.push_async_callback(device.aclose)
         profile = await measure_device(device.endpoint, screen, name="this-machine", quick=True)
-        remote = await stack.enter_async_context(start_remote(screen, own=False))
+        remote = await stack.enter_async_context(start_remote(screen, own=False, runtime=runtime))
         screen.legend(["device", "server"])
         for number, scene in enumerate(SCENES, 1):
             record = await play(number, scene, screen, device, profile, remote)

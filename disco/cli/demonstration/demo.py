@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,7 @@ from disco.cli.demonstration.scene import (
     start_remote,
 )
 from disco.cli.profile import measure_device
+from disco.client.endpoint_catalog.runtimes import Runtime
 from disco.profiles import DeviceProfile
 from disco.session.records.route_record import RouteRecord
 
@@ -87,16 +89,35 @@ class Row:
     record: RouteRecord
 
 
-async def run_demo(screen: Screen, keep: Keep | None = None) -> int:
-    """Play every scene and print the table; return 0 if every scene went as planned."""
+async def run_demo(
+    screen: Screen,
+    keep: Keep | None = None,
+    *,
+    runtime: Runtime = "auto",
+    began_at_s: float | None = None,
+) -> int:
+    """Play every scene and print the table; return 0 if every scene went as planned.
+
+    Args:
+        screen: the screen to print on.
+        keep: called with the record of each answer.
+        runtime: what runs the device's model, and the server where it is the demo's own.
+        began_at_s: when the command began that may have installed disco first, seconds since 1970; None: that is not known.
+    """
+    first_at_s: list[float] = []
+
+    def on_text() -> None:
+        if not first_at_s:
+            first_at_s.append(time.time())
+
     screen.line("disco: one answer from two models", style="bold")
     rows: list[Row] = []
     shown = True
     async with AsyncExitStack() as stack:
-        device = DemoDevice()
+        device = DemoDevice(runtime=runtime)
         stack.push_async_callback(device.aclose)
         profile = await measure_device(device.endpoint, screen, name="this-machine", quick=True)
-        remote = await stack.enter_async_context(start_remote(screen))
+        remote = await stack.enter_async_context(start_remote(screen, runtime=runtime))
         screen.legend(["device", "server"])
         for number, scene in enumerate(SCENES, 1):
             if scene.kills is not None and remote.process is None:
@@ -105,7 +126,13 @@ async def run_demo(screen: Screen, keep: Keep | None = None) -> int:
                     style="bold",
                 )
                 continue
-            record = await play(number, scene, screen, device, profile, remote)
+            record = await play(number, scene, screen, device, profile, remote, on_text)
+            if number == 1 and began_at_s is not None and first_at_s:
+                screen.line(
+                    f"The first word of this answer came {first_at_s[0] - began_at_s:.0f} s after the command began, "
+                    "with all that it installed.",
+                    style="bold",
+                )
             shown = shown and as_expected(scene, record)
             if keep is not None:
                 keep(record)

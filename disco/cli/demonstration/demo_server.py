@@ -1,6 +1,7 @@
 """A real OpenAI-compatible server on this machine, in a process of its own, for demonstrations that kill it.
 
-It is `python -m llama_cpp.server` on a free loopback port. Needs the extra `disco-llm[demo]`.
+It is `python -m llama_cpp.server` on a free loopback port, for which the extra `disco-llm[demo]` is needed, or, of
+`disco-llm[prebuilt]`, llama.cpp's own server (`demo_runtime.py`).
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class DemoServer:
         timeout_s: float = 120.0,
         progress: Progress | None = None,
     ) -> None:
-        require_llama_cpp()
+        self._require()
         self.model = resolve_model(model)
         self.model_name = model_name
         self.context_tokens = context_tokens
@@ -136,10 +137,22 @@ class DemoServer:
             start_new_session=True,  # Ctrl-C reaches us first; we end it
         )
         try:
+            if told := self._told():
+                assert self._process.stdin is not None
+                self._process.stdin.write(told)
+                self._process.stdin.flush()
             self._wait_until_ready()
         except BaseException:
             self.kill()
             raise
+
+    def _require(self) -> None:
+        """Raise an error with the remedy where a package is missing."""
+        require_llama_cpp()
+
+    def _told(self) -> bytes:
+        """Return what the process is told through its stdin, which then stays open."""
+        return b""
 
     def _command(self) -> list[str]:
         """Return what to start."""

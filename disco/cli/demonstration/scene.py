@@ -11,7 +11,7 @@ import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 import anyio.to_thread
@@ -19,9 +19,11 @@ import httpx2
 import openai
 
 from disco.cli.console import Screen
+from disco.cli.demonstration.demo_runtime import server_class
 from disco.cli.demonstration.demo_server import DemoServer
 from disco.cli.demonstration.shaping_proxy import Shaper, shape
 from disco.client import AsyncDisco
+from disco.client.endpoint_catalog.runtimes import Runtime, model_endpoint
 from disco.dispatch.presets import (
     CostSection,
     DispatchSection,
@@ -30,9 +32,12 @@ from disco.dispatch.presets import (
     Preset,
 )
 from disco.endpoints.continuation import Continuation
-from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.profiles import DeviceProfile, load_server
 from disco.session.records.route_record import RouteRecord
+
+if TYPE_CHECKING:
+    from disco.endpoints.llamacpp import LlamaCppEndpoint
+    from disco.endpoints.prebuilt import PrebuiltEndpoint
 
 __all__ = [
     "BATTERY",
@@ -119,15 +124,19 @@ class DemoDevice:
 
     Args:
         isolation: where the model runs; a model in a process of its own can be killed.
+        runtime: what runs it.
     """
 
-    def __init__(self, isolation: Literal["thread", "process"] = "thread") -> None:
-        self._isolation = isolation
+    def __init__(
+        self, isolation: Literal["thread", "process"] = "thread", *, runtime: Runtime = "auto"
+    ) -> None:
+        self._isolation: Literal["thread", "process"] = isolation
+        self._runtime: Runtime = runtime
         self.endpoint = self._new()
 
-    def _new(self) -> LlamaCppEndpoint:
-        return LlamaCppEndpoint(
-            model=LOCAL, name="device", context_tokens=2048, threads=1, isolation=self._isolation
+    def _new(self) -> LlamaCppEndpoint | PrebuiltEndpoint:
+        return model_endpoint(
+            LOCAL, runtime=self._runtime, isolation=self._isolation, context_tokens=2048, threads=1
         )
 
     async def cool(self) -> None:
@@ -141,7 +150,9 @@ class DemoDevice:
 
 
 @asynccontextmanager
-async def start_remote(screen: Screen, *, own: bool = True) -> AsyncIterator[Remote]:
+async def start_remote(
+    screen: Screen, *, own: bool = True, runtime: Runtime = "auto"
+) -> AsyncIterator[Remote]:
     """Yield the user's own server if the environment names one (unless `own` is False), else one started here."""
     key = os.environ.get("OPENAI_API_KEY")
     if key and own:
@@ -153,7 +164,7 @@ async def start_remote(screen: Screen, *, own: bool = True) -> AsyncIterator[Rem
         return
     async with AsyncExitStack() as stack:
         with screen.step("Starting a real OpenAI-compatible server in its own process") as progress:
-            process = DemoServer(LOCAL, context_tokens=2048, threads=1, progress=progress)
+            process = server_class(runtime)(LOCAL, context_tokens=2048, threads=1, progress=progress)
             await anyio.to_thread.run_sync(process.start)
         stack.callback(process.stop)
         shaper = await stack.enter_async_context(shape(process.port, 0.0, seed=1))
@@ -168,9 +179,18 @@ async def start_remote(screen: Screen, *, own: bool = True) -> AsyncIterator[Rem
 
 
 async def play(
-    number: int, scene: Scene, screen: Screen, device: DemoDevice, profile: DeviceProfile, remote: Remote
+    number: int,
+    scene: Scene,
+    screen: Screen,
+    device: DemoDevice,
+    profile: DeviceProfile,
+    remote: Remote,
+    on_text: Callable[[], None] = lambda: None,
 ) -> RouteRecord:
-    """Print the scene's story and play the scene; repeat it if it did not go as announced."""
+    """Print the scene's story and play the scene; repeat it if it did not go as announced.
+
+    `on_text` is called before each piece of text is shown.
+    """
     screen.line(f"\n{number}. {scene.title}", style="bold")
     screen.line(scene.story, style="dim")
     for attempt in range(1, TRIES + 1):
@@ -183,7 +203,7 @@ async def play(
                 await read_instructions(client)
             if remote.process is None:
                 await client.warm_up()
-            record = await _show(scene, screen, client, device, remote)
+            record = await _show(scene, screen, client, device, remote, on_text)
         explain(screen, record)
         if as_expected(scene, record) or attempt == TRIES:
             return record
@@ -194,7 +214,12 @@ async def play(
 
 
 async def _show(
-    scene: Scene, screen: Screen, client: AsyncDisco, device: DemoDevice, remote: Remote
+    scene: Scene,
+    screen: Screen,
+    client: AsyncDisco,
+    device: DemoDevice,
+    remote: Remote,
+    on_text: Callable[[], None],
 ) -> RouteRecord:
     """Ask, and print the answer as it comes, each word in the colour of its writer."""
     stream = await client.chat.completions.create(
@@ -207,6 +232,8 @@ async def _show(
     chunks = 0
     async for chunk in stream:
         text = (chunk.choices[0].delta.content or "") if chunk.choices else ""
+        if text:
+            on_text()
         if text and stream.writer != writer:
             writer = stream.writer
             if not screen.is_terminal:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from disco.endpoints.attached.announcement import ServedModel
     from disco.endpoints.contract import Endpoint
     from disco.endpoints.llamacpp import LlamaCppEndpoint
+    from disco.endpoints.prebuilt import PrebuiltEndpoint
 
 __all__ = ["Attach", "attaching"]
 
@@ -17,7 +18,7 @@ Attach = Literal["auto"] | bool
 """`AsyncDisco(attach=...)`."""
 
 
-def attaching(own: LlamaCppEndpoint, attach: Attach, *, drafts: bool) -> Endpoint:
+def attaching(own: LlamaCppEndpoint | PrebuiltEndpoint, attach: Attach, *, drafts: bool) -> Endpoint:
     """Return the endpoint that uses a served model where one fits and `own` where none does; `own` if none may.
 
     Args:

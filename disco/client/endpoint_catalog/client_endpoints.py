@@ -15,6 +15,7 @@ from disco.client.endpoint_catalog.catalog import UNMEASURED, CatalogEntry, pric
 from disco.client.endpoint_catalog.local_servers import LocalServer, is_address
 from disco.client.endpoint_catalog.pairs import Pairs, Speculate
 from disco.client.endpoint_catalog.plugged import Plugin, as_plugin
+from disco.client.endpoint_catalog.runtimes import Runtime, model_endpoint
 from disco.client.endpoint_catalog.splits import Split
 from disco.client.endpoint_catalog.tiers import Tier
 from disco.dispatch import Preset
@@ -44,11 +45,13 @@ class Hosting(NamedTuple):
         isolation: in a thread of this process, or in a process of its own.
         prompt_cache: how prompts are saved; None: none is.
         attach: whether a running `disco serve` may take its place.
+        runtime: what runs it.
     """
 
     isolation: Literal["thread", "process"] = "thread"
     prompt_cache: PromptCache | None = None
     attach: Attach = "auto"
+    runtime: Runtime = "auto"
 
 
 class ClientEndpoints:
@@ -107,7 +110,9 @@ class ClientEndpoints:
             if e is not None and e.reach == "device"
         )
         return not any(
-            hasattr(endpoint, "served_model") or getattr(endpoint, "served", None) for endpoint in here
+            (hasattr(endpoint, "served_model") and not hasattr(endpoint, "process_id"))
+            or getattr(endpoint, "served", None)
+            for endpoint in here
         )
 
     def server_entry(self, server: Endpoint, drafting: SpeculateSection | None = None) -> CatalogEntry:
@@ -307,8 +312,9 @@ def tier_entries(tiers: Sequence[AnyTier], *, first_rank: int) -> tuple[CatalogE
 def _local_endpoint(
     local: str | Path | Endpoint | LocalServer | Plugin, here: Hosting, *, drafts: bool
 ) -> Endpoint:
-    isolation, prompt_cache, attach = here
+    isolation, prompt_cache, attach, runtime = here
     if isinstance(local, Plugin):
+        _refuse_runtime(runtime, "This endpoint is another package's")
         if prompt_cache is not None or isolation != "thread":
             option = "isolation" if isolation != "thread" else "prompt_cache"
             raise ConfigurationError(
@@ -327,6 +333,7 @@ def _local_endpoint(
                 f"isolation={isolation!r} is for a model that local=... names. This local model is an endpoint "
                 "object already. Give isolation to that object: LlamaCppEndpoint(isolation=...)."
             )
+        _refuse_runtime(runtime, "This local model is an endpoint object already")
         return local
     if isinstance(local, str) and is_address(local):
         local = LocalServer.at(local)
@@ -341,8 +348,16 @@ def _local_endpoint(
                 f"isolation={isolation!r} is for a model that runs in this program. This one runs in a server: leave "
                 "isolation out."
             )
+        _refuse_runtime(runtime, "This one runs in a server")
         return local.endpoint()
-    from disco.endpoints.llamacpp import LlamaCppEndpoint  # noqa: PLC0415 - only if it is used
-
-    own = LlamaCppEndpoint(model=local, name="device", isolation=isolation, prompt_cache=prompt_cache)
+    own = model_endpoint(
+        local, runtime=runtime, isolation=isolation, prompt_cache=prompt_cache, drafts=drafts
+    )
     return attaching(own, attach, drafts=drafts)
+
+
+def _refuse_runtime(runtime: Runtime, why: str) -> None:
+    if runtime != "auto":
+        raise ConfigurationError(
+            f"runtime={runtime!r} is for a model that local=... names by its name or file. {why}: leave runtime out."
+        )

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from disco.client.endpoint_catalog.backups import Backup
     from disco.client.endpoint_catalog.local_servers import LocalServer
     from disco.client.endpoint_catalog.plugged import Plugin
+    from disco.client.endpoint_catalog.runtimes import Runtime
     from disco.client.endpoint_catalog.splits import Split
     from disco.client.endpoint_catalog.tiers import Tier
     from disco.client.power_watch import PowerSource
@@ -184,9 +185,9 @@ class Disco(SyncRouting, OpenAI):
     inside notebooks. Close the client (or use `with`) to stop its answers and free the local model.
 
     Args:
-        local, isolation, preset, policy, continuation, device_profile, server_profile, price, tiers, backups, budget,
-            histories, state, prompt_cache, timeouts, default_options, redact, speculate, power, shadow, attach: as for
-            `AsyncDisco`.
+        local, isolation, runtime, preset, policy, continuation, device_profile, server_profile, price, tiers, backups,
+            budget, histories, state, prompt_cache, timeouts, default_options, redact, speculate, power, shadow, attach:
+            as for `AsyncDisco`.
         on_route: as for `AsyncDisco`; called in the thread that made the answer.
         api_key, base_url, organization, project, timeout, default_headers, default_query: as for `OpenAI`.
         max_retries: as for `AsyncDisco`.
@@ -202,6 +203,7 @@ class Disco(SyncRouting, OpenAI):
         *,
         local: str | os.PathLike[str] | Endpoint | LocalServer | Plugin | None = None,
         isolation: Literal["thread", "process"] = "thread",
+        runtime: Runtime = "auto",
         preset: str | os.PathLike[str] | Preset = "balanced",
         policy: str | os.PathLike[str] | Preset | None = None,
         continuation: str | Continuation = "auto",
@@ -237,6 +239,7 @@ class Disco(SyncRouting, OpenAI):
         own = ClientSettings(
             local=local,
             isolation=isolation,
+            runtime=runtime,
             preset=preset,
             policy=policy,
             continuation=continuation,

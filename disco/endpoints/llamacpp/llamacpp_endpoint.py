@@ -21,7 +21,7 @@ from disco.endpoints.gguf_header import GgufError, Header, read_header
 from disco.endpoints.llamacpp.batching.model_fingerprint import named_fingerprint
 from disco.endpoints.llamacpp.drafting.llamacpp_drafter import LlamaCppDrafter
 from disco.endpoints.llamacpp.llamacpp_attempt import STOP_WITHIN_S, LlamaCppAttempt
-from disco.endpoints.llamacpp.model.model_files import locate, require_llama_cpp, resolve_model, short_name
+from disco.endpoints.llamacpp.model.model_files import locate, require_runtime, resolve_model, short_name
 from disco.endpoints.llamacpp.model.native import Aborted, NativeModel
 from disco.endpoints.llamacpp.output.prompt_sizing import PromptSizing
 from disco.endpoints.llamacpp.output.text_scoring import TextScoring
@@ -35,6 +35,7 @@ from disco.endpoints.llamacpp.runtime.worker import ModelWorker
 from disco.endpoints.llamacpp.saving.prompt_keeper import keeper_of, warn
 from disco.endpoints.llamacpp.saving.saving_job import SavePrompts
 from disco.endpoints.saved_prompts import PromptCache
+from disco.endpoints.usable_cores import usable_cores
 from disco.errors import ConfigurationError, DiscoError, EndpointFailure
 from disco.events import Delta
 from disco.request import Prefix, Request
@@ -43,12 +44,6 @@ __all__ = ["LlamaCppEndpoint"]
 
 _FEATURES = frozenset({"json_schema", "logit_bias", "logprobs", "tools"})
 ALL_LAYERS = -1
-
-
-def _usable_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 class _Warmth(Job):
@@ -127,7 +122,7 @@ class LlamaCppEndpoint(Endpoint):
         self.place: Literal["device", "server"] = "device"
         self._model = model
         self._context_tokens = context_tokens
-        self._threads = threads or max(1, _usable_cores() - 1)
+        self._threads = threads or max(1, usable_cores() - 1)
         self._batch_tokens = batch_tokens
         self._gpu_layers = gpu_layers
         self._template = chat_template
@@ -147,7 +142,7 @@ class LlamaCppEndpoint(Endpoint):
     # In the worker's thread
 
     def _load_apart(self, keep_going: Callable[[], bool]) -> ModelProcess:
-        require_llama_cpp()
+        require_runtime()
         # Before the process starts, so that a bad file costs no process.
         path = self._path = resolve_model(self._model)
         process = self._process = ModelProcess(
@@ -176,7 +171,7 @@ class LlamaCppEndpoint(Endpoint):
         return process
 
     def _load_here(self, keep_loading: Callable[[], bool]) -> NativeModel:
-        require_llama_cpp()
+        require_runtime()
         path = self._path = resolve_model(self._model)
         model = NativeModel(
             path,

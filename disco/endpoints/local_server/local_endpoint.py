@@ -59,6 +59,8 @@ class LocalServerEndpoint(OpenAIEndpoint):
         about: what the server has reported about itself; None before the first query.
     """
 
+    _attempt_type: type[LocalServerAttempt] = LocalServerAttempt
+
     def __init__(
         self,
         *,
@@ -170,7 +172,7 @@ class LocalServerEndpoint(OpenAIEndpoint):
             tells = self.about is not None and self.about.kind == "llama-server"
             return own, 0.0 if tells else share
 
-        attempt = LocalServerAttempt(
+        attempt = self._attempt_type(
             turns=self._turns, begin=begin, explained=self._explained, on_close=self._closed
         )
         self._waiting.add(attempt)

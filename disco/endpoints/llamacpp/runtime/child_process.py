@@ -27,7 +27,7 @@ from disco.endpoints.llamacpp.saving.prompt_keeper import warn
 from disco.errors import ConfigurationError, EndpointFailure
 from disco.events import Progress
 
-__all__ = ["ModelProcess", "require_processes"]
+__all__ = ["LAST_WORDS", "ModelProcess", "end_in_words", "require_processes"]
 
 _MAIN = "disco.endpoints.llamacpp.runtime.child_main"
 POLL_S = 0.05  # how often a waiting worker checks for a close, or for a process that sends nothing
@@ -36,7 +36,7 @@ CLOSE_S = 0.1  # time for the process to end by itself, before it is killed
 KILL_S = 2.0  # time to wait for a killed process
 
 # The parts of stderr that may be kept: why a library failed. Never a whole line, which might quote a prompt.
-_LAST_WORDS = re.compile(
+LAST_WORDS = re.compile(
     rb"GGML_ASSERT\([^\n]{0,200}?\) failed|CUDA error: [a-z ]{0,60}|std::bad_alloc|^[A-Za-z.]{1,60}Error(?=:|$)"
 )
 _MEMORY = "probably because memory ran out; a smaller context_tokens or a smaller model needs less"
@@ -257,7 +257,7 @@ class ModelProcess:
 
     def _listen(self) -> None:
         for line in _lines(self._process.stderr, 4096):
-            found = _LAST_WORDS.search(line)
+            found = LAST_WORDS.search(line)
             if found and not self._error_excerpt:
                 self._error_excerpt = found[0].decode("ascii", "replace")
 
@@ -297,14 +297,15 @@ class ModelProcess:
             self._process.kill()
             code = self._process.wait()
         self._threads["err"].join(1.0)
-        what = self._verdict or _cause(code)
+        what = self._verdict or end_in_words(code)
         return self._sentence(f"{what} after {self._error_excerpt}" if self._error_excerpt else what)
 
     def _sentence(self, what: str) -> str:
         return f"The process of endpoint {self._name!r} {what}."
 
 
-def _cause(code: int) -> str:
+def end_in_words(code: int) -> str:
+    """Return how a process ended, by its exit code, as the rest of a sentence."""
     if code >= 0:
         return f"ended with exit code {code}"
     try:

@@ -13,7 +13,7 @@ from disco.endpoints.llamacpp.model.native import NativeModel
 from disco.endpoints.llamacpp.runtime.energy_counter import EnergyCounter
 from disco.endpoints.llamacpp.runtime.job import Job, Outbox
 
-__all__ = ["DecodeRate", "Measurement", "MeasurementJob", "PrefillTime"]
+__all__ = ["DecodeRate", "Measurement", "MeasurementJob", "PrefillTime", "joules", "joules_since"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +100,15 @@ class MeasurementJob(Job):
         counter = EnergyCounter.find()
         for _ in range(self._repeats):
             for length in lengths:
-                before_j = _joules(counter)
+                before_j = joules(counter)
                 took_s = self._prefill(model, ids[:length])
-                prefill.append(PrefillTime(length, took_s, _since(counter, before_j)))
+                prefill.append(PrefillTime(length, took_s, joules_since(counter, before_j)))
                 self.mail.put((len(prefill) + len(decode), total))
             for depth in depths:
                 self._prefill(model, ids[:depth])
-                before_j = _joules(counter)
+                before_j = joules(counter)
                 tps = self._decode(model, ids[depth:])
-                took_j = _since(counter, before_j)
+                took_j = joules_since(counter, before_j)
                 each_j = None if took_j is None else took_j / self._decode_tokens
                 decode.append(DecodeRate(depth, tps, each_j))
                 self.mail.put((len(prefill) + len(decode), total))
@@ -143,13 +143,15 @@ class MeasurementJob(Job):
         return self._decode_tokens / (time.perf_counter() - began_at)
 
 
-def _joules(counter: EnergyCounter | None) -> float | None:
+def joules(counter: EnergyCounter | None) -> float | None:
+    """Return the energy counted so far, J; None where it cannot be read."""
     try:
         return None if counter is None else counter.joules()
     except (OSError, ValueError):  # the counter is gone, or may not be read any more
         return None
 
 
-def _since(counter: EnergyCounter | None, before_j: float | None) -> float | None:
-    now_j = _joules(counter)
+def joules_since(counter: EnergyCounter | None, before_j: float | None) -> float | None:
+    """Return the energy since `before_j`, J; None where either cannot be read."""
+    now_j = joules(counter)
     return None if now_j is None or before_j is None else now_j - before_j
