@@ -13,6 +13,7 @@ from disco.errors import ConfigurationError, DiscoError, nearest
 
 if TYPE_CHECKING:
     from disco.endpoints.contract import Endpoint
+    from disco.rates import PriceChoice
 
 __all__ = ["EndpointFactory", "Plugin", "as_plugin"]
 
@@ -56,7 +57,7 @@ class Plugin:
     """
 
     endpoint: str = field(repr=False)
-    price: tuple[float, float] | None = None
+    price: PriceChoice | None = None
     model: str | None = None
     name: str | None = None
 

@@ -19,7 +19,7 @@ from disco.dispatch.regime import Regime, regime
 from disco.endpoints.simulation.simulated_script import Fault
 from disco.errors import ConfigurationError
 from disco.plan import Order
-from disco.profiles import DeviceProfile, Empirical, Lengths, Price, PriceTable, ServerProfile, load_prices
+from disco.profiles import DeviceProfile, Empirical, Lengths, Price, PriceTables, ServerProfile, load_prices
 from disco.replay.pairs.simulated_pair import Pair
 from disco.replay.stations.station import DEFAULT_TPS, Station
 from disco.replay.workload.trace import Gaps, Trace
@@ -170,7 +170,7 @@ def scenario_for(
     server: ServerProfile,
     *,
     exchange_rate: ExchangeRate,
-    prices: PriceTable | None = None,
+    prices: PriceTables | None = None,
     price: Price | None = None,
     trace: Trace | None = None,
     lengths: Lengths | None = None,
@@ -183,7 +183,7 @@ def scenario_for(
         device: profile of the device.
         server: profile of the server.
         exchange_rate: λ.
-        prices: table with the server's price; None: the shipped table.
+        prices: tables with the server's price; None: the user's and the shipped ones.
         price: the server's price; takes precedence over `prices`.
         trace: if most of its requests have a TTFT of the server, policies plan on those instead of the profile's.
         lengths: prompt lengths that policies plan on; None: the trace's.

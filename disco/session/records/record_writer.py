@@ -99,6 +99,7 @@ def _contenders(session: Session) -> tuple[CandidateRecord, ...]:
             continues=candidate.continues,
             reach=candidate.reach,
             rank=candidate.rank,
+            price=rates.basis,
         )
         for candidate in session.candidates.values()
         # What it charges, without what plans count for its traffic.

@@ -60,6 +60,7 @@ class CandidateRecord:
         rank: the endpoint's place in the user's order.
         cost_in, cost_out, cached_share: what a token cost there; see `cost.Rates`.
         continues: whether the endpoint was known to continue half-written answers.
+        price: how far the costs are known; see `rates.PriceBasis`.
     """
 
     name: str
@@ -70,6 +71,7 @@ class CandidateRecord:
     continues: bool
     reach: str = "any"
     rank: int = 0
+    price: str = "given"
 
 
 @dataclass(frozen=True, slots=True)
