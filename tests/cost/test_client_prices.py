@@ -7,7 +7,7 @@ import logging
 
 import pytest
 from defects.asking import client, create, preset
-from faults.in_memory import MemoryServer, Reply, anyio_backend  # noqa: F401 - a fixture
+from faults.in_memory import MemoryServer, Reply, anyio_backend, no_thread  # noqa: F401 - fixtures
 from scripted_server import chunk, sse, usage
 
 import disco
