@@ -69,12 +69,11 @@ class Plugin:
             )
         if self.name is not None and not (isinstance(self.name, str) and self.name):
             raise ConfigurationError("A plug-in's name is empty or no text. Leave name out, or give it one.")
-        from disco.client.endpoint_catalog.tiers import is_price  # noqa: PLC0415 - it imports what imports this
+        from disco.client.endpoint_catalog.tiers import PRICE_FORM, is_price  # noqa: PLC0415 - it imports what imports this
 
         if self.price is not None and not is_price(self.price):
             raise ConfigurationError(
-                f"{self.kind}: price must be two numbers of at least 0, USD per million input and output tokens, such "
-                f"as price=(0.1, 0.4); not {self.price!r}."
+                f"{self.kind}: price must be {PRICE_FORM}; not {self.price!r}."
             )
 
     @property

@@ -18,7 +18,7 @@ from disco.dispatch.policies.policy import Delays
 from disco.dispatch.regime import Regime, regime
 from disco.endpoints.simulation.simulated_script import Fault
 from disco.errors import ConfigurationError
-from disco.plan import Order
+from disco.plan import Order, ReleaseUnit
 from disco.profiles import DeviceProfile, Empirical, Lengths, Price, PriceTables, ServerProfile, load_prices
 from disco.replay.pairs.simulated_pair import Pair
 from disco.replay.stations.station import DEFAULT_TPS, Station
@@ -63,6 +63,7 @@ class Scenario:
         lengths: prompt lengths that policies plan on; None: those of the trace itself.
         max_tokens: limit of every answer; None: no limit.
         pace_tps: the reader's pace, tokens/s; None: text is passed on when it arrives.
+        release: what text leaves by, where there is a pace: "word" or "sentence".
         device_slots: answers the device works on at once, others queue; None: no queue (as in the paper).
         idle_unload_s: the device unloads its model after this time without work, s; None: it is always loaded.
         device_continues, server_continues: whether the endpoint can continue a half-written answer.
@@ -83,6 +84,7 @@ class Scenario:
     lengths: Lengths | None = None
     max_tokens: int | None = None
     pace_tps: float | None = 4.8
+    release: ReleaseUnit = "word"
     device_slots: int | None = None
     idle_unload_s: float | None = None
     device_continues: bool = True

@@ -175,6 +175,10 @@ class LatencyRecord:
             between two tokens, s; None for fewer than two.
         late_tokens: tokens released after the reader's deadline.
         pace_tps: the reader's pace, tokens/s; None: text was shown as it came.
+        release: what text left by: "word" or "sentence".
+        pieces: with sentences, how many pieces left.
+        silences, silent_s: how many of them came after the voice had spoken the one before, and how long that was in
+            all, s.
     """
 
     ttft_raw_s: float | None
@@ -185,6 +189,10 @@ class LatencyRecord:
     tbt_released_p99_s: float | None
     late_tokens: int
     pace_tps: float | None
+    release: str = "word"
+    pieces: int = 0
+    silences: int = 0
+    silent_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
