@@ -21,6 +21,7 @@ __all__ = [
     "Order",
     "Plan",
     "Power",
+    "ReleaseUnit",
     "Spend",
     "Start",
     "Tempo",
@@ -91,6 +92,9 @@ class Cascade:
                 return tuple(name for higher in self.tiers[number + 1 :] for name in higher)
         return ()
 
+
+ReleaseUnit = Literal["word", "sentence"]
+"""What text leaves by: whole words, for a reader, or whole sentences, for a voice."""
 
 Tempo = Literal["follow", "once"]
 """How an assist sets the rate at which the writer's text is shown: it follows the heir's prefill, or it is computed

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
-__all__ = ["Rates"]
+__all__ = ["PriceBasis", "PriceChoice", "Rates"]
+
+PriceBasis = Literal["given", "listed", "stale", "elsewhere", "assumed"]
+"""How far a price is known: given by the application (or the energy of a device), listed for this model and server in a
+price table, listed there long ago, listed for this model at another server, or not known at all."""
+
+PriceChoice = tuple[float, float] | tuple[float, float, float] | str
+"""A price as an application gives it: USD per million (input, output) or (input, output, cached input) tokens, or a
+name in the price table, such as "azure/gpt-4o-mini"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,11 +26,13 @@ class Rates:
         cost_out: per generated token.
         cached_share: share of `cost_in` that a cached prompt token costs: 0 on a device, which spends no energy on
             it; 1 for a server that bills it in full.
+        basis: how far the price is known.
     """
 
     cost_in: float = 0.0
     cost_out: float = 0.0
     cached_share: float = 1.0
+    basis: PriceBasis = "given"
 
     def __post_init__(self) -> None:
         # Written so that NaN fails, too.

@@ -19,6 +19,7 @@ from disco.cli.measurement.measure_command import add_measure
 from disco.cli.output_files import check_output
 from disco.cli.pictures.show_command import add_show
 from disco.cli.plugins.plugins_command import add_plugins
+from disco.cli.prices.prices_command import add_prices
 from disco.cli.replay_options import add_replay, add_tune
 from disco.cli.serving import add_serve
 from disco.cli.shadow.shadow_command import add_shadow
@@ -132,6 +133,7 @@ def _parser() -> argparse.ArgumentParser:
     add_doctor(commands)
     add_measure(commands)
     add_state(commands)
+    add_prices(commands)
     add_serve(commands).set_defaults(run=_serve, fast_loop=True)
     add_speculate(commands)
     add_split(commands)

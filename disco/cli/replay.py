@@ -74,7 +74,7 @@ APPLIES = {
     **dict.fromkeys(("jobs", "scheduler"), (FILE, CHUNKS, SYNTHETIC, *PAPERS, DRIFT)),
     **dict.fromkeys(("verdicts", "beta", "histories"), (VERDICTS,)),
 }
-ONLY_WITH_EVENTS = ("pace", "device_slots", "idle_unload")
+ONLY_WITH_EVENTS = ("pace", "release", "device_slots", "idle_unload")
 UNDRAFTED = frozenset((ORACLE, "device_only"))  # no answer of the server is drafted
 # The policies that an option has no effect on. For third-party policies this is not known.
 UNHEEDING = {
@@ -236,6 +236,8 @@ def _task(arguments: argparse.Namespace, workload: Trace | Survey | None) -> _Ta
     }
     if arguments.pace is not None:
         changes["pace_tps"] = _pace(arguments.pace)
+    if arguments.release is not None:
+        changes["release"] = arguments.release
     scenarios = [replace(scenario, **changes) for scenario in situation.scenarios]
     notes = situation.notes
     if arguments.pair is not None:

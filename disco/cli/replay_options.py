@@ -95,6 +95,11 @@ def add_replay(commands: Commands) -> argparse.ArgumentParser:
         "--pace", type=float, metavar="R", help="the reader's pace in tokens/s; 0: none (default: 4.8)"
     )
     events.add_argument(
+        "--release",
+        choices=("word", "sentence"),
+        help="what text leaves by: words, or sentences for a voice (default: word)",
+    )
+    events.add_argument(
         "--device-slots",
         type=int,
         metavar="N",

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from disco.endpoints.saved_prompts import PromptCache
     from disco.judging import HistoryStore
     from disco.profiles import DeviceProfile, ServerProfile
+    from disco.rates import PriceChoice
     from disco.telemetry import OnRoute
 
 __all__ = ["AsyncAzureDisco", "AsyncDisco"]
@@ -183,7 +184,9 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
             for this model; without one, cautious figures that measurements correct.
         server_profile: the server's profile, or its name or path. Its TTFT distribution is used until the client
             has measured its own.
-        price: USD per million (input, output) tokens of the server's model. Default: the price table's.
+        price: USD per million (input, output) tokens of the server's model, with a third number for cached input; or a
+            name in the price table, such as `"azure/gpt-4o-mini"` for a deployment. Default: the price table's for the
+            model and the server's host (docs/how-to/prices.md).
         tiers: models between the local one and the server, from the smallest to the best: `disco.Tier`, `disco.Split`,
             endpoints of installed packages (as for `local`), or endpoint objects (which the caller closes). With them,
             no `api_key` is needed. Under `preset="cascade"` an answer may rise through them; under other presets they
@@ -250,7 +253,7 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
         continuation: str | Continuation = "auto",
         device_profile: str | os.PathLike[str] | DeviceProfile | None = None,
         server_profile: str | os.PathLike[str] | ServerProfile | None = None,
-        price: tuple[float, float] | None = None,
+        price: PriceChoice | None = None,
         tiers: Sequence[Tier | Split | Endpoint | Plugin | str] = (),
         backups: Sequence[Backup | Plugin | str] = (),
         budget: Mapping[str, Any] | None = None,

@@ -17,7 +17,7 @@ from disco.dispatch.within_budget import within_budget
 from disco.endpoints.contract import Endpoint
 from disco.errors import BudgetExceededError, ConfigurationError
 from disco.plan import Plan, Power
-from disco.playback import Pace, Playback
+from disco.playback import Pace, playback_for
 from disco.refine import Refined, refine
 from disco.request import Request
 from disco.session.machine import Session, SessionConfig
@@ -201,7 +201,7 @@ def prepare(
         plan,
         by_name,
         config,
-        Playback(pace),
+        playback_for(pace),
         view.lengths,
         view.watch,
         view.reservation,
@@ -263,7 +263,9 @@ def pace_of(features: Features, preset: Preset, options: RequestOptions) -> Pace
     is_read = features.stream and features.needs.isdisjoint({"tools", "json_schema"})
     if wanted == "off" or not is_read:
         return None
-    return Pace(tps=float(wanted), max_hold_s=preset.playback.max_hold_s or 1e-3)
+    # Log probabilities belong to tokens: the chunks that carry them stay as they are.
+    release = "word" if "logprobs" in features.needs else preset.playback.release
+    return Pace(tps=float(wanted), max_hold_s=preset.playback.max_hold_s or 1e-3, release=release)
 
 
 def with_clocks(request: Request, plan: Plan, by_name: Mapping[str, Candidate]) -> Request:

@@ -41,6 +41,7 @@ from disco.endpoints.contract import Endpoint
 from disco.errors import ConfigurationError
 from disco.judging import HistoryStore, store_of
 from disco.profiles import DeviceProfile, ServerProfile
+from disco.rates import PriceChoice
 from disco.request import Request
 from disco.state import database_of, limiter_of
 from disco.telemetry import OnRoute, Reporter, RequestFacts
@@ -73,7 +74,7 @@ class Router:
         preset: str | os.PathLike[str] | Preset,
         device_profile: str | os.PathLike[str] | DeviceProfile | None = None,
         server_profile: str | os.PathLike[str] | ServerProfile | None = None,
-        price: tuple[float, float] | None = None,
+        price: PriceChoice | None = None,
         on_route: OnRoute | None = None,
         tiers: Sequence[AnyTier] = (),
         backups: Sequence[CatalogEntry] = (),
@@ -344,7 +345,9 @@ class Router:
         if not limits:
             return None
         if any(limit.unit == "usd" for limit in limits):
-            for model in self.catalog.unpriced.intersection(m.asked_for(request.model) for m in within):
+            for model in self.catalog.pricing.unknown.intersection(
+                m.asked_for(request.model) for m in within
+            ):
                 raise ConfigurationError(
                     f"server_usd needs the price of the server's model {model!r}, which is in no price table. Pass "
                     "price=(usd_per_million_in, usd_per_million_out), or give the budget as server_tokens."

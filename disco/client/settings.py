@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from disco.endpoints.redaction import Redact
     from disco.judging import HistoryStore
     from disco.profiles import DeviceProfile, ServerProfile
+    from disco.rates import PriceChoice
     from disco.telemetry import OnRoute
 
 __all__ = ["ClientSettings", "PromptCache", "SharedParts"]
@@ -44,7 +45,7 @@ class ClientSettings:
     continuation: str | Continuation = "auto"
     device_profile: str | os.PathLike[str] | DeviceProfile | None = None
     server_profile: str | os.PathLike[str] | ServerProfile | None = None
-    price: tuple[float, float] | None = None
+    price: PriceChoice | None = None
     tiers: Sequence[Tier | Split | Endpoint | Plugin | str] = ()
     backups: Sequence[Backup | Plugin | str] = ()
     budget: Mapping[str, Any] | None = None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from disco.errors import ConfigurationError
-from disco.rates import Rates
+from disco.rates import PriceBasis, Rates
 
 if TYPE_CHECKING:  # `disco.profiles` loads numpy, and `import disco` imports this module
     from disco.profiles import DeviceProfile, Price
@@ -94,8 +94,13 @@ def device_rates(
     )
 
 
-def server_rates(price: Price, *, cached_share: float = 1.0) -> Rates:
-    """Return a server's price per token in USD; cached prompt tokens are billed at `cached_share` of it."""
-    return Rates(
-        cost_in=price.usd_per_mtok_in / 1e6, cost_out=price.usd_per_mtok_out / 1e6, cached_share=cached_share
-    )
+def server_rates(price: Price, *, cached_share: float | None = None, basis: PriceBasis = "given") -> Rates:
+    """Return a server's price per token in USD.
+
+    Args:
+        price: the price.
+        cached_share: the part of the input price that cached prompt tokens are billed at; None: the price's own.
+        basis: how far the price is known.
+    """
+    share = price.cached_share if cached_share is None else cached_share
+    return Rates(price.usd_per_mtok_in / 1e6, price.usd_per_mtok_out / 1e6, share, basis)

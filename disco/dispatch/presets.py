@@ -26,7 +26,7 @@ from disco.dispatch.preset_section import Section
 from disco.dispatch.speculate_section import SpeculateSection
 from disco.errors import ConfigurationError, nearest
 from disco.judging import MOST_SCORES, Rule, SequenceConfidence, check_beta
-from disco.plan import Order, Tempo
+from disco.plan import Order, ReleaseUnit, Tempo
 
 __all__ = [
     "AssistSection",
@@ -125,11 +125,23 @@ class PlaybackSection(Section):
     Attributes:
         pace_tps: the reader's pace in tokens per second, above 0. While a migration is prepared, text is shown at
             this pace and never more slowly. "off" passes everything on as it arrives.
-        max_hold_s: longest time that text may be held back at any other time, s.
+        max_hold_s: longest time that text may be held back at any other time, s; with sentences, how long a listener
+            waits at most for the end of a sentence that has begun.
+        release: what text leaves by: "word", or "sentence" for a voice, which speaks whole sentences (one chunk of the
+            stream for each).
     """
 
     pace_tps: float | Literal["off"] = 12.0
     max_hold_s: float = Field(default=0.3, ge=0.0)
+    release: ReleaseUnit = "word"
+
+    @model_validator(mode="after")
+    def _has_a_pace(self) -> Self:
+        if self.release == "sentence" and self.pace_tps == "off":
+            raise ValueError(
+                'release = "sentence" needs pace_tps, the pace of the voice in tokens per second, such as 3.5'
+            )
+        return self
 
     @field_validator("pace_tps", mode="before")
     @classmethod

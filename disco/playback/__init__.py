@@ -2,6 +2,14 @@
 
 from disco.playback.buffer import Playback
 from disco.playback.pace import Pace
+from disco.playback.sentence_playback import SentencePlayback, playback_for
 from disco.playback.text_boundaries import last_sentence_end, last_word_start
 
-__all__ = ["Pace", "Playback", "last_sentence_end", "last_word_start"]
+__all__ = [
+    "Pace",
+    "Playback",
+    "SentencePlayback",
+    "last_sentence_end",
+    "last_word_start",
+    "playback_for",
+]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isfinite
 
+from disco.plan import ReleaseUnit
+
 __all__ = ["Pace"]
 
 
@@ -14,11 +16,14 @@ class Pace:
 
     Attributes:
         tps: reading pace r_c, in tokens/s: the slowest rate at which text is shown while there is some.
-        max_hold_s: the longest time that text is held while nothing is banked for a migration, s.
+        max_hold_s: the longest time that text is held while nothing is banked for a migration, s; with sentences, the
+            longest time that a listener waits for the end of a sentence that has begun.
+        release: what text leaves by.
     """
 
     tps: float
     max_hold_s: float = 0.3
+    release: ReleaseUnit = "word"
 
     def __post_init__(self) -> None:
         if not (self.tps > 0 and isfinite(self.tps)):

@@ -22,6 +22,7 @@ __all__ = [
     "lateness_s",
     "qoe",
     "quantile",
+    "silences_s",
     "stall_ratio",
     "tbt_s",
     "token_times",
@@ -127,6 +128,24 @@ def stall_ratio(timeline: Timeline, reading_tps: float) -> float:
     reached = _reading_times(times, reading_tps, times[0])
     whole = reached[-1] + 1 / reading_tps - reached[0]
     return max(0.0, (whole - len(times) / reading_tps) / whole)
+
+
+def silences_s(timeline: Timeline, speaking_tps: float) -> list[float]:
+    """Return how long a voice had nothing to say before each delta after the first, s; 0 where it had.
+
+    `max(0, t_k − e_{k−1})` with `e_k = max(t_k, e_{k−1}) + n_k/r`: the voice speaks the n_k tokens of each delta as one
+    piece, at r tokens/s, after the piece before. Deltas without tokens are left out.
+    """
+    silences: list[float] = []
+    spoken_at: float | None = None
+    for at, tokens in timeline:
+        if tokens <= 0:
+            continue
+        if spoken_at is not None:
+            waited_s = at - spoken_at
+            silences.append(waited_s if waited_s > TOLERANCE_S else 0.0)
+        spoken_at = max(at, at if spoken_at is None else spoken_at) + tokens / speaking_tps
+    return silences
 
 
 def qoe(timeline: Timeline, reading_tps: float, *, submitted_at: float, prompt_tokens: int) -> float:

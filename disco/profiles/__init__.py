@@ -3,10 +3,13 @@
 from disco.profiles.adaptive_rolling import AdaptiveRolling
 from disco.profiles.length_distribution import Lengths
 from disco.profiles.line_fit import LinearFit, RollingLine, fit_line
+from disco.profiles.price_lookup import STALE_AFTER_DAYS, KnownPrice, PriceTables, basis_of
+from disco.profiles.price_table import Price, PriceTable, ProviderPrices
 from disco.profiles.profile_store import (
     available_profiles,
     load_device,
     load_lengths,
+    load_paper_prices,
     load_prices,
     load_profile,
     load_server,
@@ -18,8 +21,6 @@ from disco.profiles.profile_types import (
     Energy,
     FlopsPerToken,
     LengthsProfile,
-    Price,
-    PriceTable,
     Profile,
     QuantileTable,
     ServerProfile,
@@ -30,26 +31,32 @@ from disco.profiles.told_times import trust, with_told
 from disco.profiles.upper_tail import UpperTail
 
 __all__ = [
+    "STALE_AFTER_DAYS",
     "AdaptiveRolling",
     "DeviceProfile",
     "Empirical",
     "Energy",
     "FlopsPerToken",
+    "KnownPrice",
     "Lengths",
     "LengthsProfile",
     "LinearFit",
     "Price",
     "PriceTable",
+    "PriceTables",
     "Profile",
+    "ProviderPrices",
     "QuantileTable",
     "Rolling",
     "RollingLine",
     "ServerProfile",
     "UpperTail",
     "available_profiles",
+    "basis_of",
     "fit_line",
     "load_device",
     "load_lengths",
+    "load_paper_prices",
     "load_prices",
     "load_profile",
     "load_server",

@@ -10,13 +10,16 @@ from typing import Literal, TypeVar
 
 from disco._resources import resource_dir
 from disco.errors import ConfigurationError, nearest
+from disco.profiles.price_lookup import PriceTables
+from disco.profiles.price_table import PriceTable
 from disco.profiles.profile_toml import dump_toml, read_toml, validate
-from disco.profiles.profile_types import DeviceProfile, LengthsProfile, PriceTable, Profile, ServerProfile
+from disco.profiles.profile_types import DeviceProfile, LengthsProfile, Profile, ServerProfile
 
 __all__ = [
     "available_profiles",
     "load_device",
     "load_lengths",
+    "load_paper_prices",
     "load_prices",
     "load_profile",
     "load_server",
@@ -31,6 +34,7 @@ _MODELS: dict[str, type[Profile]] = {
     "lengths": LengthsProfile,
 }
 _PRICES = "prices"
+_PAPER_PRICES = "prices-2024-10"
 _P = TypeVar("_P", DeviceProfile, ServerProfile, LengthsProfile)
 
 
@@ -113,23 +117,26 @@ def load_lengths(name: str | os.PathLike[str]) -> LengthsProfile:
     return _of_kind(name, LengthsProfile, "lengths")
 
 
-def load_prices(path: str | os.PathLike[str] | None = None) -> PriceTable:
-    """Return the shipped price table, updated with the user's own prices.
+def load_prices(path: str | os.PathLike[str] | None = None) -> PriceTables:
+    """Return the prices: the user's own before the shipped ones, and those of the paper (2024) behind them.
 
     Args:
-        path: a price file whose prices replace the shipped ones; None: `prices.toml` in the user's folder, if there
-            is one. The result has the date and source of this file.
+        path: a price file of the user's; None: `prices.toml` in the user's folder, if there is one.
 
     Raises:
         ConfigurationError: a price file is missing or invalid.
     """
-    shipped = _prices(resource_dir("profiles") / f"{_PRICES}.toml")
+    shipped = _prices(resource_dir("profiles") / f"{_PRICES}.toml"), *load_paper_prices().tables
     if path is None:
         path = next((own for folder in _own() if (own := folder / f"{_PRICES}.toml").is_file()), None)
         if path is None:
-            return shipped
-    over = _prices(Path(path))
-    return over.model_copy(update={"models": {**shipped.models, **over.models}})
+            return PriceTables(shipped)
+    return PriceTables((_prices(Path(path).expanduser()), *shipped), own=1)
+
+
+def load_paper_prices() -> PriceTables:
+    """Return the prices that the DiSCo paper prints, with which its evaluation is replayed; never the user's."""
+    return PriceTables((_prices(resource_dir("profiles") / f"{_PAPER_PRICES}.toml"),))
 
 
 def save_profile(
@@ -169,7 +176,9 @@ def _own() -> tuple[Path, ...]:
 def _paths() -> dict[str, Path]:
     found: dict[str, Path] = {}
     for folder in (resource_dir("profiles"), *_own()):
-        found.update({path.stem: path for path in folder.glob("*.toml") if path.stem != _PRICES})
+        found.update(
+            {path.stem: path for path in folder.glob("*.toml") if path.stem not in (_PRICES, _PAPER_PRICES)}
+        )
     return found
 
 

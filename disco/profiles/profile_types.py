@@ -1,4 +1,4 @@
-"""The contents of profile files: devices, servers, prompt lengths and prices, checked when they are loaded.
+"""The contents of profile files: devices, servers and prompt lengths, checked when they are loaded.
 
 Every number in a profile is measured or published, so its `source` is mandatory.
 """
@@ -6,13 +6,11 @@ Every number in a profile is measured or published, so its `source` is mandatory
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from disco.errors import ConfigurationError, nearest
 from disco.profiles.length_distribution import Lengths
 from disco.profiles.line_fit import LinearFit
 from disco.profiles.time_distribution import Empirical
@@ -22,23 +20,25 @@ __all__ = [
     "Energy",
     "FlopsPerToken",
     "LengthsProfile",
-    "Price",
-    "PriceTable",
+    "NonNegative",
     "Profile",
     "QuantileTable",
     "ServerProfile",
+    "Strict",
 ]
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """The content of a file, without unknown keys."""
+
     # A misspelt key must raise an error: if it were ignored, the setting would have no effect.
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class QuantileTable(_Strict):
+class QuantileTable(Strict):
     """A distribution as a table of a few dozen quantiles.
 
     Attributes:
@@ -63,7 +63,7 @@ class QuantileTable(_Strict):
         return Empirical.from_quantiles(self.levels, self.values)
 
 
-class FlopsPerToken(_Strict):
+class FlopsPerToken(Strict):
     """Floating-point operations per token; attention makes prefill more expensive for longer prompts.
 
     Attributes:
@@ -93,14 +93,14 @@ class FlopsPerToken(_Strict):
         return float(np.interp(prompt_tokens, self.prompt_tokens, self.prefill))
 
 
-class Energy(_Strict):
+class Energy(Strict):
     """Measured energy, in joules per token."""
 
     prefill_j_per_token: NonNegative
     decode_j_per_token: NonNegative
 
 
-class DeviceProfile(_Strict):
+class DeviceProfile(Strict):
     """How fast a model on a device is, and what a token costs in operations and energy.
 
     Attributes:
@@ -153,7 +153,7 @@ class DeviceProfile(_Strict):
         return self.line.ttft_s(prompt_tokens) + ((self.load_s or 0.0) if cold else 0.0)
 
 
-class ServerProfile(_Strict):
+class ServerProfile(Strict):
     """How long a server takes to its first token, and what it charges.
 
     Attributes:
@@ -200,7 +200,7 @@ class ServerProfile(_Strict):
         return None if tpot is None else 1.0 / tpot.quantile(0.5)
 
 
-class LengthsProfile(_Strict):
+class LengthsProfile(Strict):
     """The lengths of a workload's prompts and answers; the two are treated as independent of each other."""
 
     kind: Literal["lengths"] = "lengths"
@@ -230,42 +230,6 @@ class LengthsProfile(_Strict):
             half_life: number of observations after which one counts half; None: all count the same.
         """
         return _lengths(self.output_tokens, weight, half_life)
-
-
-class Price(_Strict):
-    """What a server charges, in USD per million tokens."""
-
-    usd_per_mtok_in: NonNegative
-    usd_per_mtok_out: NonNegative
-
-
-class PriceTable(_Strict):
-    """Prices on one day. Prices change: override those that are out of date.
-
-    Attributes:
-        date: the day the prices were valid.
-        source: where they come from.
-        models: price by model name.
-    """
-
-    kind: Literal["prices"] = "prices"
-    date: dt.date
-    source: str = Field(min_length=1)
-    models: Mapping[str, Price]
-
-    def price(self, model: str) -> Price:
-        """Return the price of `model`.
-
-        Raises:
-            ConfigurationError: the table does not have the model.
-        """
-        try:
-            return self.models[model]
-        except KeyError:
-            raise ConfigurationError(
-                f"no price is known for {model!r} (prices of {self.date}). {nearest(model, self.models)} "
-                f"Add it under [models] in a prices.toml of your own."
-            ) from None
 
 
 Profile = DeviceProfile | ServerProfile | LengthsProfile

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from disco.dispatch.request_features import estimate_tokens
-from disco.refine.sentences import sentence_ends
+from disco.playback.sentences import sentence_ends
 from disco.refine.structure import structured_spans
 
 __all__ = ["UNIT_TOKENS", "Unit", "split_units"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from disco.candidate import Candidate
 from disco.events import Delta, DeltaKind
-from disco.playback import Playback, last_word_start
+from disco.playback import Playback, last_word_start, playback_for
 from disco.request import Prefix
 from disco.session.attempt.attempt_state import AttemptState
 
@@ -298,7 +298,7 @@ class Transcript:
 
         Mutable here as nowhere else: `playback`, whose positions count from the beginning of the answer.
         """
-        self.playback = Playback(self.playback.pace)
+        self.playback = playback_for(self.playback.pace)
         self.segments, self._text, self._ids, self._delivered = [], [], [], []
         self._removed, self._behind = [], []
         self.tokens, self.only_text = 0, True

@@ -21,6 +21,7 @@ from disco.profiles import (
     available_profiles,
     load_device,
     load_lengths,
+    load_paper_prices,
     load_prices,
     load_profile,
     load_server,
@@ -57,7 +58,11 @@ def test_what_ships_names_its_source_and_is_what_was_measured_and_printed():
     names = available_profiles()
     profiles = {name: load_profile(name) for name in names}
     assert all(profile.name == name and profile.source for name, profile in profiles.items())
-    assert {path.stem for path in resource_dir("profiles").glob("*.toml")} == {*names, "prices"}
+    assert {path.stem for path in resource_dir("profiles").glob("*.toml")} == {
+        *names,
+        "prices",
+        "prices-2024-10",
+    }
     assert (set(available_profiles("server")), set(available_profiles("device"))) == (
         set(SERVERS),
         set(DEVICES),
@@ -69,7 +74,7 @@ def test_what_ships_names_its_source_and_is_what_was_measured_and_printed():
         # A table through so few rows shortens the very last step of the tail.
         assert one.ttft().mean() == pytest.approx(one.ttft_s.mean, rel=0.05)
         assert one.decode_tps == (one.tpot_s and pytest.approx(1 / one.tpot().quantile(0.5)))
-        assert one.price in load_prices().models
+        assert load_prices().price(one.price)
     for name, (prefill, decode, at_32, at_64, at_128, flops) in DEVICES.items():
         one = profiles[name]
         assert (one.prefill_tps, one.decode_tps, one.line.c_s) == (prefill, decode, 0)
@@ -79,7 +84,9 @@ def test_what_ships_names_its_source_and_is_what_was_measured_and_printed():
     lengths = profiles["lengths-azure-conv-2023"]
     for known, mean in ((lengths.prompt(weight=50), 1154.7), (lengths.output(weight=50), 211.1)):
         assert (known.mean(), known.weight) == (pytest.approx(mean, rel=0.01), pytest.approx(50))
-    prices = {name: (p.usd_per_mtok_in, p.usd_per_mtok_out) for name, p in load_prices().models.items()}
+    prices = {
+        e.model: (e.price.usd_per_mtok_in, e.price.usd_per_mtok_out) for e in load_paper_prices().entries()
+    }
     assert (len(prices), prices["gpt-4o-mini"], prices["command"]) == (8, (0.15, 0.60), (1.25, 2.00))
 
 
@@ -99,7 +106,7 @@ def test_the_users_prices_lie_over_the_shipped_ones(users_folder, tmp_path):
     for at, place in ((elsewhere, elsewhere), (str(elsewhere), elsewhere), (None, own)):
         place.write_text(OWN_PRICES)
         prices = load_prices(at)
-        assert prices.date == dt.date(2026, 2, 1)
+        assert prices.find("mine").date == dt.date(2026, 2, 1)
         names = ("gpt-4o-mini", "mine", "gpt-4o")
         assert [prices.price(name).usd_per_mtok_out for name in names] == [0.2, 2, 10]
     assert "prices" not in available_profiles()

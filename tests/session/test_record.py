@@ -41,10 +41,10 @@ def test_it_knows_when_where_at_what_price_and_who_was_left_alone_and_holds_no_t
     assert [(t["endpoint"], t["place"]) for t in record["attempts"]] == [("device",) * 2, ("server",) * 2]
     device, server = record["endpoints"]
     assert device == {"name": "device", "place": "device", "cost_in": 4e-9, "cost_out": 5e-9} | {
-        "cached_share": 0.0, "continues": True, "reach": "device", "rank": 0,
+        "cached_share": 0.0, "continues": True, "reach": "device", "rank": 0, "price": "given",
     }  # fmt: skip
     assert server == {"name": "server", "place": "server", "cost_in": 1.5e-7, "cost_out": 6e-7} | {
-        "cached_share": 1.0, "continues": False, "reach": "any", "rank": 1,
+        "cached_share": 1.0, "continues": False, "reach": "any", "rank": 1, "price": "given",
     }  # fmt: skip
     assert made.deprioritised == RESTED
     keys = ("endpoint", "reason", "failure", "failures", "for_s")

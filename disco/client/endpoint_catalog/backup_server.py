@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from disco.client.endpoint_catalog.backups import Backup
-from disco.client.endpoint_catalog.catalog import CatalogEntry, price_of
+from disco.client.endpoint_catalog.catalog import CatalogEntry
 from disco.client.endpoint_catalog.plugged import Plugin, as_plugin
+from disco.client.endpoint_catalog.pricing import price_of
 from disco.client.endpoint_catalog.tiers import Tier
 from disco.endpoints.continuation import Continuation
 from disco.endpoints.openai_api import OpenAIEndpoint

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     import httpx2
 
     from disco.endpoints.continuation import Continuation
+    from disco.rates import PriceChoice
 
 __all__ = ["Backup"]
 
@@ -21,7 +22,7 @@ class Backup:
         base_url: the address of its API. Not in repr, because it may contain a password.
         api_key: its key; any text if the server checks none. Not in repr.
         model: the model to request from it, whatever the request calls the first server's model.
-        price: USD per million (input, output) tokens; None: the price table's.
+        price: USD per million (input, output) tokens, as for the client; None: the price table's.
         continuation: how it continues half-written answers, as for the client; see docs/concepts/continuation.md.
         name: its name in route records; by default "backup-1", "backup-2", ... in their order.
         http_client: for its connections (proxies, certificates); None: it makes its own. Closed with the client.
@@ -30,7 +31,7 @@ class Backup:
     base_url: str = field(repr=False)
     api_key: str = field(repr=False)
     model: str
-    price: tuple[float, float] | None = None
+    price: PriceChoice | None = None
     continuation: str | Continuation = "auto"
     name: str | None = None
     http_client: httpx2.AsyncClient | None = field(default=None, repr=False)

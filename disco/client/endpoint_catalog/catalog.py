@@ -7,8 +7,9 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 
 from disco.candidate import Candidate, Payer, place_of
+from disco.client.endpoint_catalog.pricing import Pricing
 from disco.client.endpoint_catalog.statistics import EndpointStatistics, Statistics, make_room
-from disco.cost import ExchangeRate, device_rates, server_rates
+from disco.cost import ExchangeRate, device_rates
 from disco.cost.model_flops import ModelShapes
 from disco.dispatch import Preset
 from disco.dispatch.power.power_rule import with_traffic
@@ -21,7 +22,6 @@ from disco.profiles import (
     DeviceProfile,
     FlopsPerToken,
     Price,
-    PriceTable,
     RollingLine,
     ServerProfile,
     available_profiles,
@@ -33,12 +33,11 @@ from disco.profiles import (
 from disco.rates import Rates
 from disco.telemetry.log_lines import LOG
 
-__all__ = ["CatalogEntry", "EndpointCatalog", "price_of"]
+__all__ = ["CatalogEntry", "EndpointCatalog"]
 
 LENGTHS = "lengths-azure-conv-2023"  # prompt and answer lengths until the client has seen its own
 SERVER = "gpt-4o-mini-2024"  # a server's TTFT until one was measured
 SEEN = 5  # starts of a server after which its TTFT counts as known
-UNPRICED = "gpt-4o-mini"  # its price is assumed for a model that is in no price table, with a warning
 
 # A device that was never measured: slow enough that no migration is planned that it could not make in time.
 UNMEASURED = DeviceProfile(
@@ -52,11 +51,6 @@ UNMEASURED = DeviceProfile(
 )
 
 
-def price_of(price: tuple[float, float] | None) -> Price | None:
-    """Return USD per million (input, output) tokens as a price; None if it is not given."""
-    return None if price is None else Price(usd_per_mtok_in=price[0], usd_per_mtok_out=price[1])
-
-
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
     """One endpoint of a client.
@@ -64,7 +58,8 @@ class CatalogEntry:
     Attributes:
         endpoint: the endpoint.
         model: the model to request from it instead of the request's model; None: the request's model.
-        price: the price of its model; None: the price table's, or the energy of a model on the user's own machines.
+        price: the price of its model, or its name in the price tables; None: what the tables say of the model, or the
+            energy of a model on the user's own machines.
         standby: it serves only if no other endpoint of its place may.
         profile: a device's own profile; None: the client's.
         rank: its place in the user's order, from the smallest model (0) to the best.
@@ -73,7 +68,7 @@ class CatalogEntry:
 
     endpoint: Endpoint
     model: str | None = None
-    price: Price | None = None
+    price: Price | str | None = None
     standby: bool = False
     profile: DeviceProfile | None = None
     rank: int = 0
@@ -99,6 +94,12 @@ class CatalogEntry:
         """The endpoint's present address: a name may later stand for another server."""
         return getattr(self.endpoint, "address", None)
 
+    @property
+    def host(self) -> str | None:
+        """The host of that address, on which a price may depend; None where it has none."""
+        address = self.address
+        return address[0] if isinstance(address, tuple) and isinstance(address[0], str) else None
+
     def asked_for(self, model: str) -> str:
         """Return the model to request from this endpoint for a request that names `model`."""
         return self.model or model
@@ -111,12 +112,12 @@ class CatalogEntry:
 class EndpointCatalog:
     """Profiles and prices of one client's endpoints, and the statistics of its answers.
 
-    Mutable: `statistics`, `unpriced`, `_rates` (the rates so far), `_shapes` (of the models, by endpoint).
+    Mutable: `statistics`, `pricing`, `_rates` (the rates so far), `_shapes` (of the models, by endpoint).
 
     Attributes:
         statistics: the statistics of the answers so far.
         server: the profile that servers start from.
-        unpriced: models whose price is not known.
+        pricing: what the servers' models cost.
     """
 
     def __init__(
@@ -134,8 +135,7 @@ class EndpointCatalog:
         )
         self._knows_server = server_profile is not None  # the user has given its TTFT
         self._device = _device_profile(device_profile, local)
-        self._prices: PriceTable = load_prices()
-        self.unpriced: set[str] = set()
+        self.pricing = Pricing(load_prices())
         self._rates: dict[Hashable, Rates] = {}
         self._shapes: dict[str, tuple[Header, ModelShapes | None]] = {}
         prior = load_lengths(LENGTHS)
@@ -193,17 +193,7 @@ class EndpointCatalog:
     def _priced(self, member: CatalogEntry, model: str, exchange_rate: float | None) -> Rates:
         if exchange_rate is not None:
             return device_rates(self._with_flops(member), ExchangeRate(usd_per_mflop=exchange_rate))
-        asked = member.asked_for(model)
-        price = member.price or self._prices.models.get(asked)
-        if price is None:
-            self.unpriced.add(asked)
-            price = self._prices.models[UNPRICED]
-            LOG.warning(
-                "No price is known for the server's model. Costs are counted at the price of %s until you pass "
-                "price=(usd_per_million_in, usd_per_million_out).",
-                UNPRICED,
-            )
-        return server_rates(price)
+        return self.pricing.rates(member.asked_for(model), member.host, member.price)
 
     def _with_flops(self, member: CatalogEntry) -> DeviceProfile:
         """Return the device's profile with FLOPs per token.
@@ -252,7 +242,8 @@ class EndpointCatalog:
         for member in members:
             asked = member.asked_for(model)
             # A `Tier` names its model. What it costs on another machine of the user's, only the user can say.
-            is_known = member.model is None if member.costs_energy else asked in self._prices.models
+            listed = not member.costs_energy and self.pricing.knows(asked, member.host)
+            is_known = listed or (member.costs_energy and member.model is None)
             if member.price is None and not is_known:
                 raise ConfigurationError(
                     f'The aim "money" needs the price of every tier, and that of {member.name!r} is not known. Pass '

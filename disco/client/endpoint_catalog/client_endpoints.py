@@ -11,10 +11,11 @@ import anyio
 
 from disco.candidate import Reach
 from disco.client.endpoint_catalog.attaching import Attach, attaching
-from disco.client.endpoint_catalog.catalog import UNMEASURED, CatalogEntry, price_of
+from disco.client.endpoint_catalog.catalog import UNMEASURED, CatalogEntry
 from disco.client.endpoint_catalog.local_servers import LocalServer, is_address
 from disco.client.endpoint_catalog.pairs import Pairs, Speculate
 from disco.client.endpoint_catalog.plugged import Plugin, as_plugin
+from disco.client.endpoint_catalog.pricing import price_of
 from disco.client.endpoint_catalog.runtimes import Runtime, model_endpoint
 from disco.client.endpoint_catalog.splits import Split
 from disco.client.endpoint_catalog.tiers import Tier
@@ -24,6 +25,7 @@ from disco.dispatch.speculate_section import SpeculateSection
 from disco.endpoints.contract import Endpoint
 from disco.endpoints.saved_prompts import PromptCache
 from disco.errors import ConfigurationError, DiscoError
+from disco.rates import PriceChoice
 from disco.telemetry.log_lines import LOG, log_probe
 
 if TYPE_CHECKING:
@@ -72,7 +74,7 @@ class ClientEndpoints:
         here: Hosting,
         tiers: Sequence[AnyTier],
         backups: Sequence[CatalogEntry],
-        price: tuple[float, float] | None,
+        price: PriceChoice | None,
         speculate: Speculate = "off",
     ) -> None:
         """Make the endpoints that are not given as objects; see `AsyncDisco` for the arguments."""

@@ -13,6 +13,7 @@ from disco.errors import ConfigurationError, DiscoError, nearest
 
 if TYPE_CHECKING:
     from disco.endpoints.contract import Endpoint
+    from disco.rates import PriceChoice
 
 __all__ = ["EndpointFactory", "Plugin", "as_plugin"]
 
@@ -56,7 +57,7 @@ class Plugin:
     """
 
     endpoint: str = field(repr=False)
-    price: tuple[float, float] | None = None
+    price: PriceChoice | None = None
     model: str | None = None
     name: str | None = None
 
@@ -68,12 +69,11 @@ class Plugin:
             )
         if self.name is not None and not (isinstance(self.name, str) and self.name):
             raise ConfigurationError("A plug-in's name is empty or no text. Leave name out, or give it one.")
-        from disco.client.endpoint_catalog.tiers import is_price  # noqa: PLC0415 - it imports what imports this
+        from disco.client.endpoint_catalog.tiers import PRICE_FORM, is_price  # noqa: PLC0415 - it imports what imports this
 
         if self.price is not None and not is_price(self.price):
             raise ConfigurationError(
-                f"{self.kind}: price must be two numbers of at least 0, USD per million input and output tokens, such "
-                f"as price=(0.1, 0.4); not {self.price!r}."
+                f"{self.kind}: price must be {PRICE_FORM}; not {self.price!r}."
             )
 
     @property

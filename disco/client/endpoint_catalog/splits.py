@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from disco.client.endpoint_catalog.tiers import is_price
+from disco.client.endpoint_catalog.tiers import PRICE_FORM, is_price
 from disco.errors import ConfigurationError, nearest
 
 if TYPE_CHECKING:
     from disco.endpoints.split.split_endpoint import SplitEndpoint
+    from disco.rates import PriceChoice
 
 __all__ = ["Split"]
 
@@ -52,7 +53,7 @@ class Split:
     base_url: str = field(repr=False)
     api_key: str | None = field(default=None, repr=False)
     reach: Literal["own", "any"] = "own"
-    price: tuple[float, float] | None = None
+    price: PriceChoice | None = None
     wire: Literal["float16", "float32"] = "float16"
     chunks: Literal["makespan", "equation3", "all"] | int = "makespan"
     window: str | int = "optimal"
@@ -74,10 +75,7 @@ class Split:
                 f"{what}: api_key is empty or no text. Leave it out where the server checks none."
             )
         if self.price is not None and not is_price(self.price):
-            raise ConfigurationError(
-                f"{what}: price must be two numbers of at least 0, USD per million input and output tokens, such as "
-                f"price=(0.1, 0.4); not {self.price!r}."
-            )
+            raise ConfigurationError(f"{what}: price must be {PRICE_FORM}; not {self.price!r}.")
         if not self.base_url.startswith(("http://", "https://")):
             raise ConfigurationError(
                 f"{what}: base_url must begin with http:// or https://, such as http://box:8000/v1."

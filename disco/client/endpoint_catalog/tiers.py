@@ -14,8 +14,15 @@ if TYPE_CHECKING:
 
     from disco.candidate import Reach
     from disco.endpoints.continuation import Continuation
+    from disco.rates import PriceChoice
 
-__all__ = ["Tier", "is_price"]
+__all__ = ["PRICE_FORM", "Tier", "is_price"]
+
+PRICE_FORM = (
+    "two numbers of at least 0, USD per million input and output tokens, such as price=(0.1, 0.4), a third one for "
+    "cached input, or a name in the price table"
+)
+"""What a price may be, for error messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +40,8 @@ class Tier:
         reach: "device": the server runs on this machine, so it serves requests that must stay here; its address must
             be this machine's. "own": it runs on another machine of the user's and passes no prompts on. "any": all
             others.
-        price: USD per million (input, output) tokens; (0, 0): it costs nothing. None: with reach "any" the price
-            table's, otherwise the energy of its model as far as its server reports the size.
+        price: USD per million (input, output) tokens, as for the client; (0, 0): it costs nothing. None: with reach
+            "any" the price table's, otherwise the energy of its model as far as its server reports the size.
         continuation: how it continues half-written answers, as for the client; see docs/concepts/continuation.md.
         logp: whether its server gives log probabilities of what it writes; None: the first answer that is to be judged
             finds out. A free answer of a tier without them cannot be judged, so a cascade keeps it.
@@ -50,7 +57,7 @@ class Tier:
     model: str
     api_key: str | None = field(default=None, repr=False)
     reach: Reach = "any"
-    price: tuple[float, float] | None = None
+    price: PriceChoice | None = None
     continuation: str | Continuation = "auto"
     logp: bool | None = None
     name: str | None = None
@@ -73,10 +80,7 @@ class Tier:
             if not getattr(self, option):
                 raise ConfigurationError(f"{what} has no {option}: pass {option}=... ({remedy}).")
         if self.price is not None and not is_price(self.price):
-            raise ConfigurationError(
-                f"{what}: price must be two numbers of at least 0, USD per million input and output tokens, such as "
-                f"price=(0.1, 0.4); not {self.price!r}."
-            )
+            raise ConfigurationError(f"{what}: price must be {PRICE_FORM}; not {self.price!r}.")
         if self.reach == "any":
             if not self.base_url.startswith(("http://", "https://")):
                 raise ConfigurationError(f"{what}: base_url must begin with http:// or https://.")
@@ -107,9 +111,11 @@ class Tier:
 
 
 def is_price(price: object) -> bool:
-    """Return whether it is two numbers that a price can have."""
+    """Return whether it has the form of a price: two or three numbers, or a name, which is looked up later."""
+    if isinstance(price, str):
+        return bool(price)
     return (
         isinstance(price, tuple | list)
-        and len(price) == 2
+        and len(price) in (2, 3)
         and all(isinstance(p, int | float) and math.isfinite(p) and p >= 0 for p in price)
     )

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from disco.endpoints.saved_prompts import PromptCache
     from disco.judging import HistoryStore
     from disco.profiles import DeviceProfile, ServerProfile
+    from disco.rates import PriceChoice
     from disco.telemetry import OnRoute
 
 __all__ = ["AzureDisco", "Disco"]
@@ -209,7 +210,7 @@ class Disco(SyncRouting, OpenAI):
         continuation: str | Continuation = "auto",
         device_profile: str | os.PathLike[str] | DeviceProfile | None = None,
         server_profile: str | os.PathLike[str] | ServerProfile | None = None,
-        price: tuple[float, float] | None = None,
+        price: PriceChoice | None = None,
         tiers: Sequence[Tier | Split | Endpoint | Plugin | str] = (),
         backups: Sequence[Backup | Plugin | str] = (),
         budget: Mapping[str, Any] | None = None,

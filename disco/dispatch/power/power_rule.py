@@ -168,6 +168,7 @@ def with_traffic(candidate: Candidate, usd_per_mb: float) -> Candidate:
             rates.cost_in + usd_per_mb * BYTES_PER_PROMPT_TOKEN / _MB,
             rates.cost_out + usd_per_mb * BYTES_PER_ANSWER_TOKEN / _MB,
             rates.cached_share,
+            rates.basis,
         ),
         parts=candidate.parts or (Payer(candidate.name, candidate.place, rates),),
     )

@@ -67,6 +67,7 @@ def simulate(
         stations,
         planner,
         pace_tps=scenario.pace_tps,
+        release=scenario.release,
         breakers=planner.delayed is None,
         policy=arm.policy,
         example_of=_moved,

@@ -159,13 +159,14 @@ def play_stretch(
         asking: may end the stretch before a piece; None: nothing is asked.
 
     Returns:
-        The result. None if the stretch cannot be played at once, and nothing was done: no pace, nothing shown yet, a
-        gate, a tempo or a reserve, the answer has ended, or something in the queue is not a whole piece of text.
+        The result. None if the stretch cannot be played at once, and nothing was done: no pace by words, nothing shown,
+        a gate, a tempo or a reserve, the answer has ended, or the queue has more than whole pieces.
     """
     pace = playback.pace
-    if pace is None or playback._ended or playback.released_chars == 0 or pieces.glued[first]:
+    if pace is None or pace.release != "word" or playback._ended:
         return None
-    if playback.gate is not None or playback.tempo is not None or playback._reserve_s:
+    held = playback._reserve_s or playback.gate is not None or playback.tempo is not None
+    if held or playback.released_chars == 0 or pieces.glued[first]:
         return None
     text, before = pieces.texts[first], playback._last_text
     # The text before the first piece is not the one in `pieces`.

@@ -7,7 +7,7 @@ to them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -19,7 +19,8 @@ from disco.cost import Phase
 from disco.dispatch import Dispatcher, Features
 from disco.dispatch.breakers.endpoint_health import Health, HealthWatch
 from disco.errors import ConfigurationError, NoEndpointError
-from disco.playback import Pace, Playback
+from disco.plan import ReleaseUnit
+from disco.playback import Pace, playback_for
 from disco.replay.simulator.device_queue import SharedDevice
 from disco.replay.simulator.reader_columns import Readings
 from disco.replay.simulator.virtual_driver import Player, Shared, run_together
@@ -46,6 +47,10 @@ Setting = Callable[[float, tuple[Candidate, ...]], tuple[Candidate, ...]]
 
 _NO_CLOCKS = Timeouts(connect_s=None, first_content_s=None, gap_s=None, total_s=None)
 _PROGRESS_EVERY = 64
+_HOLD_S: Mapping[ReleaseUnit, float] = {
+    "word": 0.3,
+    "sentence": 2.0,
+}  # as in the presets `balanced` and `speech`
 _MOST_EXAMPLES = 32  # each example holds the timelines of an answer
 MOST_TOKENS = 1_000_000  # of an answer: more is taken for a mistake in the trace, and would run for hours
 
@@ -84,6 +89,7 @@ def simulate_stations(
     plan: Dispatcher | PlanFunction | Planner,
     *,
     pace_tps: float | None = 4.8,
+    release: ReleaseUnit = "word",
     timeouts: Timeouts | None = None,
     breakers: bool = True,
     policy: str = "plan",
@@ -105,6 +111,7 @@ def simulate_stations(
             elsewhere, and falls back to the others); a function plans freely; see `Planner` for a planner that needs
             the number of the request.
         pace_tps: the reader's pace, tokens/s; None: text is passed on when it arrives.
+        release: what text leaves by, where there is a pace.
         timeouts: timeouts of each attempt; None: if stations may fail, those of a live client without the one for the
             whole answer; if nothing fails, no timeouts, so that the slowest station is waited for.
         breakers: stations that keep failing are left alone.
@@ -121,9 +128,8 @@ def simulate_stations(
             names an unknown station.
     """
     planner = planner_of(plan)
-    replay = _Replay(
-        workload, stations, planner, pace_tps, timeouts, policy, breakers=breakers, setting=setting
-    )
+    pace = None if pace_tps is None else Pace(pace_tps, _HOLD_S[release], release)
+    replay = _Replay(workload, stations, planner, pace, timeouts, policy, breakers=breakers, setting=setting)
     return replay.run(example_of, on_record, progress)
 
 
@@ -158,7 +164,7 @@ class _Replay:
         workload: StationWorkload,
         stations: Sequence[Station],
         planner: Planner,
-        pace_tps: float | None,
+        pace: Pace | None,
         timeouts: Timeouts | None,
         policy: str,
         *,
@@ -186,8 +192,7 @@ class _Replay:
         self.devices: dict[str, SharedDevice] = {
             station.name: device for station in self.stations if (device := station.device()) is not None
         }
-        self.pace_tps = pace_tps
-        self.pace = None if pace_tps is None else Pace(pace_tps)
+        self.pace, self.pace_tps = pace, None if pace is None else pace.tps
         fails = any(station.fault is not None for station in self.stations)
         self.timeouts = timeouts or (Timeouts(connect_s=None, total_s=None) if fails else _NO_CLOCKS)
         self.health = Health() if fails and breakers else None
@@ -199,7 +204,7 @@ class _Replay:
         self.tallies = {name: _Tally(n, column) for column, name in enumerate(names)}
         self.cost_by: dict[tuple[str, Phase], float] = {}
         self.failed = np.zeros(n, dtype=np.bool_)
-        self.readings = Readings(n, pace_tps)
+        self.readings = Readings(n, self.pace_tps)
         self.examples: dict[tuple[str, ...], RouteRecord] = {}
 
     def run(
@@ -310,7 +315,7 @@ class _Replay:
             timeouts=self.timeouts,
         )
         by_name = self.by_name if candidates is self.warm else {c.name: c for c in candidates}
-        return Session(plan, by_name, config, Playback(self.pace), self.lengths, watch)
+        return Session(plan, by_name, config, playback_for(self.pace), self.lengths, watch)
 
     def _note(
         self,

@@ -148,9 +148,12 @@ def _device(trace: Trace) -> DeviceProfile:
 
 
 def _rates(trace: Trace, side: str) -> Rates:
-    columns = [f"{side}_cost_in_usd", f"{side}_cost_out_usd", f"{side}_cached_share"]
     try:
-        return Rates(*(float(_last_known(trace, column)) for column in columns))
+        return Rates(
+            float(_last_known(trace, f"{side}_cost_in_usd")),
+            float(_last_known(trace, f"{side}_cost_out_usd")),
+            float(_last_known(trace, f"{side}_cached_share")),
+        )
     except ValueError as error:
         raise ConfigurationError(f"the recording {trace.name!r} has unusable rates: {error}") from error
 

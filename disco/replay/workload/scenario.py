@@ -18,8 +18,8 @@ from disco.dispatch.policies.policy import Delays
 from disco.dispatch.regime import Regime, regime
 from disco.endpoints.simulation.simulated_script import Fault
 from disco.errors import ConfigurationError
-from disco.plan import Order
-from disco.profiles import DeviceProfile, Empirical, Lengths, Price, PriceTable, ServerProfile, load_prices
+from disco.plan import Order, ReleaseUnit
+from disco.profiles import DeviceProfile, Empirical, Lengths, Price, PriceTables, ServerProfile, load_prices
 from disco.replay.pairs.simulated_pair import Pair
 from disco.replay.stations.station import DEFAULT_TPS, Station
 from disco.replay.workload.trace import Gaps, Trace
@@ -63,6 +63,7 @@ class Scenario:
         lengths: prompt lengths that policies plan on; None: those of the trace itself.
         max_tokens: limit of every answer; None: no limit.
         pace_tps: the reader's pace, tokens/s; None: text is passed on when it arrives.
+        release: what text leaves by, where there is a pace: "word" or "sentence".
         device_slots: answers the device works on at once, others queue; None: no queue (as in the paper).
         idle_unload_s: the device unloads its model after this time without work, s; None: it is always loaded.
         device_continues, server_continues: whether the endpoint can continue a half-written answer.
@@ -83,6 +84,7 @@ class Scenario:
     lengths: Lengths | None = None
     max_tokens: int | None = None
     pace_tps: float | None = 4.8
+    release: ReleaseUnit = "word"
     device_slots: int | None = None
     idle_unload_s: float | None = None
     device_continues: bool = True
@@ -170,7 +172,7 @@ def scenario_for(
     server: ServerProfile,
     *,
     exchange_rate: ExchangeRate,
-    prices: PriceTable | None = None,
+    prices: PriceTables | None = None,
     price: Price | None = None,
     trace: Trace | None = None,
     lengths: Lengths | None = None,
@@ -183,7 +185,7 @@ def scenario_for(
         device: profile of the device.
         server: profile of the server.
         exchange_rate: λ.
-        prices: table with the server's price; None: the shipped table.
+        prices: tables with the server's price; None: the user's and the shipped ones.
         price: the server's price; takes precedence over `prices`.
         trace: if most of its requests have a TTFT of the server, policies plan on those instead of the profile's.
         lengths: prompt lengths that policies plan on; None: the trace's.

@@ -56,7 +56,6 @@ def make_record(
     t0 = session.started_at
     generated = tuple((at - t0, tokens) for at, tokens in session.transcript.generated)
     released = tuple((at - t0, tokens) for at, tokens in session.transcript.released)
-    pace_tps = session.config.pace_tps
     return RouteRecord(
         created_s=None if created_s is None else round(created_s, 6),
         preset=preset,
@@ -69,7 +68,7 @@ def make_record(
         attempts=tuple(_attempt(session, state, ledger) for state in session.attempts),
         segments=(segments := _segments(session)),
         migrations=_migrations(session),
-        pace=_pace(generated, released, pace_tps),
+        pace=_pace(session, generated, released),
         ledger=ledger,
         duration_s=(session.ending.closed_at or t0) - t0,
         generated=generated,
@@ -99,6 +98,7 @@ def _contenders(session: Session) -> tuple[CandidateRecord, ...]:
             continues=candidate.continues,
             reach=candidate.reach,
             rank=candidate.rank,
+            price=rates.basis,
         )
         for candidate in session.candidates.values()
         # What it charges, without what plans count for its traffic.
@@ -269,9 +269,12 @@ def _judgement(session: Session, judgement: Judgement) -> JudgementRecord:
 
 
 def _pace(
-    generated: tuple[tuple[float, int], ...], released: tuple[tuple[float, int], ...], pace_tps: float | None
+    session: Session, generated: tuple[tuple[float, int], ...], released: tuple[tuple[float, int], ...]
 ) -> LatencyRecord:
     raw, shown = reader_metrics.gaps(generated), reader_metrics.gaps(released)
+    pace_tps, pace = session.config.pace_tps, session.transcript.playback.pace
+    by_sentences = pace is not None and pace.release == "sentence" and session.config.streams
+    silences_s = reader_metrics.silences_s(released, pace.tps) if pace is not None and by_sentences else []
     return LatencyRecord(
         ttft_raw_s=_known(reader_metrics.ttft_s(generated, 0.0)),
         ttft_released_s=_known(reader_metrics.ttft_s(released, 0.0)),
@@ -281,6 +284,10 @@ def _pace(
         tbt_released_p99_s=_known(shown.p99_s),
         late_tokens=reader_metrics.late_tokens(released, pace_tps) if pace_tps else 0,
         pace_tps=pace_tps,
+        release="sentence" if by_sentences else "word",
+        pieces=sum(1 for _, tokens in released if tokens) if by_sentences else 0,
+        silences=sum(1 for silence_s in silences_s if silence_s),
+        silent_s=sum(silences_s),
     )
 
 

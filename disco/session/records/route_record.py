@@ -60,6 +60,7 @@ class CandidateRecord:
         rank: the endpoint's place in the user's order.
         cost_in, cost_out, cached_share: what a token cost there; see `cost.Rates`.
         continues: whether the endpoint was known to continue half-written answers.
+        price: how far the costs are known; see `rates.PriceBasis`.
     """
 
     name: str
@@ -70,6 +71,7 @@ class CandidateRecord:
     continues: bool
     reach: str = "any"
     rank: int = 0
+    price: str = "given"
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +175,10 @@ class LatencyRecord:
             between two tokens, s; None for fewer than two.
         late_tokens: tokens released after the reader's deadline.
         pace_tps: the reader's pace, tokens/s; None: text was shown as it came.
+        release: what text left by: "word" or "sentence".
+        pieces: with sentences, how many pieces left.
+        silences, silent_s: how many of them came after the voice had spoken the one before, and how long that was in
+            all, s.
     """
 
     ttft_raw_s: float | None
@@ -183,6 +189,10 @@ class LatencyRecord:
     tbt_released_p99_s: float | None
     late_tokens: int
     pace_tps: float | None
+    release: str = "word"
+    pieces: int = 0
+    silences: int = 0
+    silent_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from disco.cost import (
 )
 from disco.dispatch.regime import Regime
 from disco.errors import ConfigurationError
-from disco.profiles import DeviceProfile, ServerProfile, load_device, load_prices, load_server
+from disco.profiles import DeviceProfile, ServerProfile, load_device, load_paper_prices, load_server
 from disco.replay.workload.scenario import Scenario, scenario_for
 
 __all__ = [
@@ -151,7 +151,7 @@ def _scenario(device: DeviceProfile, server: ServerProfile, price: str, regime: 
         device,
         server,
         exchange_rate=_EXCHANGE[regime],
-        price=load_prices().price(price),
+        price=load_paper_prices().price(price),
         max_tokens=MAX_TOKENS,
         pace_tps=PACE_TPS,
     )

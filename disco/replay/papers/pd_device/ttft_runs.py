@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from disco.dispatch.assist_solver import AssistCase, NoShare, Refining, Share, best_share
-from disco.profiles import Empirical, Price, load_lengths, load_prices, load_server
+from disco.profiles import Empirical, Price, load_lengths, load_paper_prices, load_server
 from disco.rates import Rates
 from disco.replay.papers.pd_device.assist_play import LEXICAL, assist_case
 from disco.replay.papers.pd_device.assumptions import CLOUD, KEPT, LONGEST_ANSWER, DeviceSpeed
@@ -151,12 +151,12 @@ class SituationResult:
 
 def servers() -> tuple[Server, ...]:
     """Return the paper's cloud and three real ones from shipped profiles."""
-    prices = load_prices()
-    found = [Server("paper's cloud", None, CLOUD.tpot_s, _rates(prices.models[_PRICE]))]
+    prices = load_paper_prices()
+    found = [Server("paper's cloud", None, CLOUD.tpot_s, _rates(prices.price(_PRICE)))]
     for name in ("gpt-4.1-nano-2026", "llama-2-70b-together-2023", "deepseek-v3-2025"):
         profile = load_server(name)
         tpot = profile.tpot()
-        price = prices.models[profile.price or _PRICE]
+        price = prices.price(profile.price or _PRICE)
         found.append(
             Server(name, profile.ttft(), _DEFAULT_TPOT_S if tpot is None else tpot.mean(), _rates(price))
         )

@@ -1,0 +1,101 @@
+"""What the models of a client cost: as the application says, as a price table says, or assumed, with a warning."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from typing import Final
+
+from disco.client.endpoint_catalog.tiers import PRICE_FORM
+from disco.cost import server_rates
+from disco.errors import ConfigurationError
+from disco.profiles import STALE_AFTER_DAYS, Price, PriceTables, basis_of, load_prices
+from disco.rates import PriceChoice, Rates
+from disco.telemetry.log_lines import LOG
+
+__all__ = ["ASSUMED", "Pricing", "price_of"]
+
+ASSUMED: Final = "openai/gpt-4o-mini"
+"""Its price is assumed for a model that is in no price table."""
+
+
+def price_of(choice: PriceChoice | None) -> Price | str | None:
+    """Check a price that the application gives; None if it gives none.
+
+    Returns:
+        The price, or its name in the price tables.
+
+    Raises:
+        ConfigurationError: neither two or three numbers of at least 0, nor a name in a table.
+    """
+    if choice is None:
+        return None
+    if isinstance(choice, str):
+        load_prices().price(choice)
+        return choice
+    try:
+        read, written, *cached = choice
+        (cached_in,) = cached or (None,)
+        return Price(usd_per_mtok_in=read, usd_per_mtok_out=written, usd_per_mtok_cached_in=cached_in)
+    except (TypeError, ValueError):
+        raise ConfigurationError(f"price must be {PRICE_FORM}; not {choice!r}.") from None
+
+
+class Pricing:
+    """The prices of one client's servers. Mutable: `unknown`.
+
+    Attributes:
+        tables: the user's prices and the shipped ones.
+        unknown: models that are in no table, so that their price is assumed.
+    """
+
+    def __init__(self, tables: PriceTables, today: Callable[[], dt.date] = dt.date.today) -> None:
+        self.tables = tables
+        self.unknown: set[str] = set()
+        self._today = today
+
+    def knows(self, model: str, host: str | None) -> bool:
+        """Return whether a table has the price of a model at a server."""
+        return self.tables.find(model, host) is not None
+
+    def rates(self, model: str, host: str | None, choice: Price | str | None) -> Rates:
+        """Return what a token costs. Each call logs a warning where that is not known well: call it once per model.
+
+        Args:
+            model: the model that is requested.
+            host: the server's host; None where it has none.
+            choice: the application's own price, or its name in the tables; None: the model's price there.
+        """
+        if isinstance(choice, Price):
+            return server_rates(choice)
+        today = self._today()
+        found = self.tables.find(model, host) if choice is None else self.tables.find(choice)
+        basis = basis_of(found, today)
+        if found is None:
+            self.unknown.add(model)
+            LOG.warning(
+                "No price is known for the model %r. Costs are counted at the price of %s until you pass "
+                "price=(usd_per_million_in, usd_per_million_out), (0, 0) if it costs nothing, or add it to your "
+                "prices.toml (docs/how-to/prices.md).",
+                model,
+                ASSUMED,
+            )
+            return server_rates(self.tables.price(ASSUMED), basis=basis)
+        if found.at == "elsewhere":
+            LOG.warning(
+                "The server of the model %r is in no price table. Costs are counted at the price that %s has at "
+                "%s; pass price=... if yours differs.",
+                model,
+                found.model,
+                found.provider,
+            )
+        if found.is_stale(today):
+            LOG.warning(
+                "The price of the model %r is of %s, %d days old (stale after %d). Check it, and pass price=... or add "
+                "it to your prices.toml.",
+                model,
+                found.date,
+                found.age_days(today),
+                STALE_AFTER_DAYS,
+            )
+        return server_rates(found.price, basis=basis)
