@@ -72,9 +72,7 @@ class Plugin:
         from disco.client.endpoint_catalog.tiers import PRICE_FORM, is_price  # noqa: PLC0415 - it imports what imports this
 
         if self.price is not None and not is_price(self.price):
-            raise ConfigurationError(
-                f"{self.kind}: price must be {PRICE_FORM}; not {self.price!r}."
-            )
+            raise ConfigurationError(f"{self.kind}: price must be {PRICE_FORM}; not {self.price!r}.")
 
     @property
     def kind(self) -> str:
