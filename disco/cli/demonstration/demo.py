@@ -102,7 +102,7 @@ async def run_demo(
         screen: the screen to print on.
         keep: called with the record of each answer.
         runtime: what runs the device's model, and the server where it is the demo's own.
-        began_at_s: when the command began that may have installed disco first, seconds since 1970; None: that is not known.
+        began_at_s: when the command began that may have installed disco first, seconds since 1970; None: not known.
     """
     first_at_s: list[float] = []
 

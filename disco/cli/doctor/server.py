@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import anyio
 import openai
@@ -23,9 +23,6 @@ from disco.endpoints.openai_api.sdk_client import PlainClient
 from disco.errors import EndpointFailure, FailureKind, nearest
 from disco.profiles import load_prices
 from disco.request import Request
-
-if TYPE_CHECKING:
-    from disco.profiles import Price
 
 __all__ = ["check_answer", "check_api", "check_continuation", "check_model", "continuation_finding"]
 
@@ -334,9 +331,8 @@ def _models(count: int) -> str:
 def _cost(model: str) -> str:
     requests = len(LADDER)
     reads, writes = _PROMPT_TOKENS + requests * _PROBE_TOKENS, _TOKENS + requests * 8
-    price: Price | None = load_prices().models.get(model)
+    known = load_prices().find(model)
     tokens = f"about {reads} tokens to read and at most {writes} to write"
-    if price is None:
+    if known is None:
         return f"{tokens}; the price of {model} is not known"
-    usd = (reads * price.usd_per_mtok_in + writes * price.usd_per_mtok_out) / 1e6
-    return f"{tokens}, {usd:.5f} USD at the price of {model}"
+    return f"{tokens}, {known.price.usd(reads, writes):.5f} USD at the price of {model}"
