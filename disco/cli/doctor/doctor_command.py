@@ -44,6 +44,12 @@ def add_doctor(commands: Any) -> argparse.ArgumentParser:
         "http://localhost:11434/v1#qwen3:4b, or `none` (default: smollm2-135m)",
     )
     parser.add_argument(
+        "--runtime",
+        choices=("auto", "compiled", "prebuilt"),
+        default="auto",
+        help="what runs the local model, as for chat (default: auto)",
+    )
+    parser.add_argument(
         "--preset", "--policy", default="balanced", help="a preset's name or file (default: balanced)"
     )
     parser.add_argument(
@@ -89,6 +95,7 @@ async def run_doctor(screen: Screen, arguments: argparse.Namespace) -> int:
     setup = Setup(
         local=None if arguments.local == "none" else arguments.local,
         preset=arguments.preset,
+        runtime=arguments.runtime,
         model=arguments.model or os.environ.get(_MODEL_VARIABLE) or MODEL,
         state=arguments.state,
         ask=arguments.ask,

@@ -43,7 +43,7 @@ def _lines(setup: Setup) -> tuple[tuple[Check, ...], ...]:
             Check("disk", _QUICK_S, check_disk),
         ),
         (
-            Check("llama.cpp", _SERVER_S, check_runtime),
+            Check("runtime", _QUICK_S, check_runtime),
             Check("model file", _QUICK_S, check_model_file_of),
             Check("memory", _QUICK_S, check_memory),
             Check("local model", loading_s, check_first_tokens),

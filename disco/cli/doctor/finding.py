@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from disco.client.endpoint_catalog.runtimes import Runtime
+
 __all__ = [
     "Check",
     "Facts",
@@ -69,6 +71,7 @@ class Setup:
             local model.
         preset: a preset's name or path.
         model: the server's model.
+        runtime: as the client's `runtime`: what runs a local model that is named by a name or a file.
         state: the state file, "off", or None for the user's own.
         ask: whether the server may be asked short requests that cost money.
         within_s: limit for loading the local model and for its first tokens, seconds.
@@ -78,6 +81,7 @@ class Setup:
     local: str | None
     preset: str
     model: str
+    runtime: Runtime = "auto"
     state: str | None = None
     ask: bool = False
     within_s: float = 60.0
@@ -89,7 +93,7 @@ class Facts:
     """What earlier checks of a run have found that later ones need. All fields are mutable; None: not known.
 
     Attributes:
-        runtime_is_there: whether llama.cpp's library is installed, in a version that fits.
+        runtime_is_there: whether what runs the local model is installed, in a version that fits.
         model_file: the local model's file, once it was found to be whole.
         can_chat: whether the model's file has a chat template.
         model_fits: whether the local model fits into the free memory.

@@ -14,6 +14,7 @@ from disco.cli.doctor.hidden_secrets import bare
 from disco.cli.doctor.machine import existing
 from disco.cli.doctor.server_address import ADDRESS, KEY, address, why_no_client
 from disco.client.endpoint_catalog.local_servers import LocalServer, is_address
+from disco.client.endpoint_catalog.runtimes import Runtime
 from disco.dispatch import load_preset
 from disco.errors import ConfigurationError, DiscoError
 from disco.state import Database, state_path
@@ -59,8 +60,9 @@ async def check_client(setup: Setup, facts: Facts) -> Finding | None:
     named = os.environ.get(ADDRESS, "")
     if (key is not None and (address() is None or named != bare(named))) or why_no_client() is not None:
         return unchecked("settings", "No client can be made of the environment: see the server above.")
+    runtime: Runtime = "auto" if setup.local is None or is_address(setup.local) else setup.runtime
     try:
-        client = AsyncDisco(local=setup.local, preset=setup.preset, state=False, api_key=key)
+        client = AsyncDisco(local=setup.local, runtime=runtime, preset=setup.preset, state=False, api_key=key)
     except DiscoError as error:
         what, remedy = split_message(error)
         return does_not("settings", what, remedy or "Change --local or --preset")

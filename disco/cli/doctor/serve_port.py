@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from disco.cli.doctor.finding import Facts, Finding, Setup, command, does_not, works
 from disco.client.endpoint_catalog.attaching import attaching
 from disco.client.endpoint_catalog.local_servers import is_address
+from disco.client.endpoint_catalog.runtimes import model_endpoint
 from disco.endpoints.attached.announcement import VARIABLE, Announcement, live_announcements, serve_folder
 from disco.endpoints.attached.proven_connection import ProvenConnection, ServeGoneError
 
@@ -82,9 +83,7 @@ def _served_port(setup: Setup) -> int | None:
     """Return the port of the server whose model a client with this `local` would use."""
     if setup.local is None or is_address(setup.local):
         return None
-    from disco.endpoints.llamacpp import LlamaCppEndpoint  # noqa: PLC0415 - loaded where it is used
-
-    endpoint: Endpoint = attaching(LlamaCppEndpoint(model=setup.local, name="device"), "auto", drafts=False)
+    endpoint: Endpoint = attaching(model_endpoint(setup.local, runtime=setup.runtime), "auto", drafts=False)
     served: Announcement | None = getattr(endpoint, "served", None)
     return None if served is None else served.port
 

@@ -90,10 +90,11 @@ def test_a_model_that_is_too_large(doctor, tmp_path):
 # ------------------------------------------------------------------ packages
 
 
-def test_llama_cpp_is_missing(doctor, monkeypatch):
-    monkeypatch.setitem(sys.modules, "llama_cpp", None)  # so that it is not found
+def test_nothing_runs_a_model(doctor, monkeypatch):
+    for module in ("llama_cpp", "xllamacpp"):
+        monkeypatch.setitem(sys.modules, module, None)  # so that it is not found
     report = doctor("--local", "smollm2-135m")
-    report.fault("llama.cpp", "not installed", remedy='pip install "disco-llm[local]"')
+    report.fault("runtime", "not installed", remedy='pip install "disco-llm[prebuilt]"')
     assert report.document["cannot"][0] == "get answers from this machine with --local smollm2-135m"
 
 
@@ -102,7 +103,7 @@ def test_llama_cpp_is_of_another_version(doctor, monkeypatch, tmp_path):
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: llama-cpp-python\nVersion: 0.2.90\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    doctor("--local", "smollm2-135m").fault("llama.cpp", "0.2.90 is installed", remedy="llama-cpp-python")
+    doctor("--local", "smollm2-135m").fault("runtime", "0.2.90 is installed", remedy="llama-cpp-python")
 
 
 def test_openai_is_of_another_version(doctor, monkeypatch, tmp_path):
@@ -113,6 +114,17 @@ def test_openai_is_of_another_version(doctor, monkeypatch, tmp_path):
     doctor().fault("packages", "openai 1.2.0 is installed", remedy='pip install "openai')
 
 
+def test_without_a_compiler_the_prebuilt_runtime_answers(doctor, monkeypatch):
+    """The real server out of the wheel."""
+    pytest.importorskip("xllamacpp")
+    monkeypatch.setitem(sys.modules, "llama_cpp", None)
+    report = doctor("--local", "smollm2-135m")
+    assert report.document["status"] == 0
+    assert "xllamacpp" in report.of("runtime")["what"]
+    assert "writes its first word" in report.of("local model")["what"]
+
+
+@pytest.mark.slow
 def test_llama_cpp_cannot_be_loaded(doctor, monkeypatch, tmp_path):
     """As where a shared library of the system is missing."""
     (tmp_path / "llama_cpp.py").write_text("raise OSError('libgomp.so.1: cannot open shared object file')")
