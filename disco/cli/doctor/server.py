@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import time
 from collections.abc import Mapping
@@ -10,21 +11,39 @@ from typing import Final
 import anyio
 import openai
 
-from disco.cli.doctor.finding import Facts, Finding, Setup, command, does_not, sets, unchecked, works
+from disco.cli.doctor.finding import (
+    Facts,
+    Finding,
+    Setup,
+    command,
+    does_not,
+    sets,
+    split_message,
+    unchecked,
+    works,
+)
 from disco.cli.doctor.hidden_secrets import known_secrets, quoted
 from disco.cli.doctor.model_list import Listed, list_models, why_no_connection
 from disco.cli.doctor.server_address import ADDRESS, KEY, Address, address
+from disco.client.endpoint_catalog.local_servers import is_loopback
 from disco.endpoints.continuation import Continuation
 from disco.endpoints.continuation.methods import LADDER
 from disco.endpoints.continuation.probe import ProbeVerdict
 from disco.endpoints.local_server.server_info import the_model
 from disco.endpoints.openai_api.api_endpoint import OpenAIEndpoint
 from disco.endpoints.openai_api.sdk_client import PlainClient
-from disco.errors import EndpointFailure, FailureKind, nearest
+from disco.errors import ConfigurationError, EndpointFailure, FailureKind, nearest
 from disco.profiles import load_prices
 from disco.request import Request
 
-__all__ = ["check_answer", "check_api", "check_continuation", "check_model", "continuation_finding"]
+__all__ = [
+    "check_answer",
+    "check_api",
+    "check_continuation",
+    "check_model",
+    "check_price",
+    "continuation_finding",
+]
 
 _TOKENS: Final = 16
 _PROMPT_TOKENS: Final = 12  # of the question, with what a chat template adds
@@ -154,12 +173,13 @@ def check_model(setup: Setup, facts: Facts) -> Finding | None:
 
 async def check_answer(setup: Setup, facts: Facts) -> Finding | None:
     """With `--ask`: send one short request and measure the time to first token. Else say what that would cost."""
-    if not _may_ask(setup, facts):
+    where = address()
+    if where is None or not _may_ask(setup, facts):
         return None
     if not setup.ask:
         return unchecked(
             "answer",
-            f"No question was sent. One, and the probe of the continuation, cost {_cost(setup.model)}.",
+            f"No question was sent. One, and the probe of the continuation, cost {_cost(setup.model, where.host)}.",
             command("doctor", "--ask"),
         )
     async with _client(facts) as client:
@@ -223,6 +243,27 @@ def continuation_finding(verdict: ProbeVerdict, subject: str = "continuation") -
         subject,
         f"The server continues a half-written answer ({verdict.method}): running answers can move to it.",
     )
+
+
+def check_price(setup: Setup, facts: Facts) -> Finding | None:
+    """Look for the price by which the server's answers are counted."""
+    where = address()
+    if where is None or not facts.is_reached or is_loopback(where.host):
+        return None
+    try:
+        found = load_prices().find(setup.model, where.host)
+    except ConfigurationError as error:
+        what, remedy = split_message(error)
+        return does_not("price", what, remedy or "Correct the file, or delete it")
+    check = command("prices", "check", setup.model, "--base-url", where.shown)
+    if found is None:
+        what = f"No table has the price of {setup.model} at {where.host}: answers are counted at an assumed price."
+        return unchecked("price", what, f"In a program, price=(USD per million tokens in, out); {check}")
+    price, today = found.price, datetime.datetime.now(tz=datetime.UTC).date()
+    told = f"{price.usd_per_mtok_in:g} USD in and {price.usd_per_mtok_out:g} out per million tokens, of {found.date}"
+    if found.is_stale(today):
+        return works("price", f"{found.model}: {told}, which is {found.age_days(today)} days old.", check)
+    return works("price", f"{found.model}: {told}.")
 
 
 def _may_ask(setup: Setup, facts: Facts) -> bool:
@@ -328,11 +369,11 @@ def _models(count: int) -> str:
     return "1 model" if count == 1 else f"{count} models"
 
 
-def _cost(model: str) -> str:
+def _cost(model: str, host: str) -> str:
     requests = len(LADDER)
     reads, writes = _PROMPT_TOKENS + requests * _PROBE_TOKENS, _TOKENS + requests * 8
-    known = load_prices().find(model)
+    found = load_prices().find(model, host)
     tokens = f"about {reads} tokens to read and at most {writes} to write"
-    if known is None:
+    if found is None:
         return f"{tokens}; the price of {model} is not known"
-    return f"{tokens}, {known.price.usd(reads, writes):.5f} USD at the price of {model}"
+    return f"{tokens}, {found.price.usd(reads, writes):.5f} USD at the price of {found.model} of {found.date}"
