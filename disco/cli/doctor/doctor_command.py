@@ -25,6 +25,7 @@ __all__ = ["add_doctor", "run_doctor"]
 
 _COLOURS = {"works": "green", "does not": "red", "not checked": "yellow"}
 _MODEL_VARIABLE = "OPENAI_MODEL"
+_USUAL_MODEL = "gpt-4o-mini"  # as for chat
 
 
 def add_doctor(commands: Any) -> argparse.ArgumentParser:
@@ -53,7 +54,7 @@ def add_doctor(commands: Any) -> argparse.ArgumentParser:
         "--preset", "--policy", default="balanced", help="a preset's name or file (default: balanced)"
     )
     parser.add_argument(
-        "--model", help=f"the server's model (default: what {_MODEL_VARIABLE} names, else gpt-4o-mini)"
+        "--model", help=f"the server's model (default: what {_MODEL_VARIABLE} names, else {_USUAL_MODEL})"
     )
     parser.add_argument(
         "--state", metavar="FILE", help="the state file, or `off` (default: $DISCO_STATE, else the user's)"
@@ -83,8 +84,7 @@ async def run_doctor(screen: Screen, arguments: argparse.Namespace) -> int:
     Raises:
         ConfigurationError: an option is out of range.
     """
-    from disco.cli.chat import MODEL  # noqa: PLC0415 - `disco --help` needs no client
-    from disco.cli.doctor.examination import TITLES, examine  # noqa: PLC0415 - as above
+    from disco.cli.doctor.examination import TITLES, examine  # noqa: PLC0415 - `disco --help` needs no client
     from disco.cli.doctor.finding import Setup  # noqa: PLC0415 - as above
     from disco.cli.doctor.summary import summarise  # noqa: PLC0415 - as above
 
@@ -96,7 +96,7 @@ async def run_doctor(screen: Screen, arguments: argparse.Namespace) -> int:
         local=None if arguments.local == "none" else arguments.local,
         preset=arguments.preset,
         runtime=arguments.runtime,
-        model=arguments.model or os.environ.get(_MODEL_VARIABLE) or MODEL,
+        model=arguments.model or os.environ.get(_MODEL_VARIABLE) or _USUAL_MODEL,
         state=arguments.state,
         ask=arguments.ask,
         within_s=arguments.within,
