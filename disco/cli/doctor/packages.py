@@ -100,9 +100,11 @@ def check_runtime(setup: Setup, facts: Facts) -> Finding:
     chosen = chosen_runtime(setup.runtime)
     package, facts.runtime_is_there = PACKAGES[chosen], False
     if not is_installed(chosen):
+        both = f"Neither {' nor '.join(PACKAGES.values())} is"
+        missing = both if setup.runtime == "auto" else f"{package} is not"
         return does_not(
             "runtime",
-            f"{package} is not installed, so no model can be loaded.",
+            f"{missing} installed, so no model can be loaded.",
             f"{installs('disco-llm[prebuilt]')}   (no compiler), or {installs('disco-llm[local]')}   (compiles "
             "llama.cpp, can do more), or use the model of a server on this machine",
         )

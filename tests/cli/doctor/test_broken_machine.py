@@ -94,7 +94,9 @@ def test_nothing_runs_a_model(doctor, monkeypatch):
     for module in ("llama_cpp", "xllamacpp"):
         monkeypatch.setitem(sys.modules, module, None)  # so that it is not found
     report = doctor("--local", "smollm2-135m")
-    report.fault("runtime", "not installed", remedy='pip install "disco-llm[prebuilt]"')
+    report.fault(
+        "runtime", "Neither llama-cpp-python nor xllamacpp", remedy='pip install "disco-llm[prebuilt]"'
+    )
     assert report.document["cannot"][0] == "get answers from this machine with --local smollm2-135m"
 
 
