@@ -165,8 +165,8 @@ class _Drawing:
         self._lane_tops[place] = self._y
         self._text(16, y + 8, _short(lane.endpoint, 17), "name")
         usd = next((cost.usd for cost in self._timeline.costs if cost.endpoint == lane.endpoint), None)
-        place = [lane.place] if lane.place != lane.endpoint else []
-        self._text(16, y + 22, ", ".join([*place, *([] if usd is None else [money(usd)])]), "soft")
+        told = [lane.place] if lane.place != lane.endpoint else []
+        self._text(16, y + 22, ", ".join(told if usd is None else [*told, money(usd)]), "soft")
         self._parts += [self._span(span, kind, y) for span in lane.spans if self._is_seen(span)]
         self._y += _LANE
         if lane.windows:
