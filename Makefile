@@ -10,7 +10,7 @@ export CMAKE_ARGS ?= -DCMAKE_C_FLAGS=-U__AMX_INT8__ -DCMAKE_CXX_FLAGS=-U__AMX_IN
 export PYTHONDONTWRITEBYTECODE :=
 BEGAN_AT := $(shell date +%s)
 
-.PHONY: help quick demo chaos cascade assist speculate chat test test-fast test-slow test-frameworks test-sdk lint format bench docs docs-serve build clean
+.PHONY: help quick demo chaos cascade assist speculate chat test test-fast test-slow test-frameworks test-sdk lint format bench docs docs-serve pictures build clean
 
 help:
 	@echo "make quick      show two real models writing one answer together; compiles nothing"
@@ -28,6 +28,7 @@ help:
 	@echo "make lint       run ruff and mypy, as CI does"
 	@echo "make bench      run the benchmarks of docs/results/performance.md"
 	@echo "make docs       build the documentation as a site, in site/"
+	@echo "make pictures   draw the time lines and plots of the documentation again"
 	@echo "make docs-serve  show the site at http://127.0.0.1:8000 while its pages are edited"
 	@echo "make build      build and check what a release uploads, in dist/"
 	@echo "make clean      remove .venv and everything built"
@@ -104,6 +105,12 @@ bench: $(VENV)/.dev
 # Needs no model and no compiler. Nothing is fetched but the packages, and the pages ask no other host for anything.
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# The time lines from their records, the plots from the policies. Records, the demo's terminal and the replay's page are
+# made anew by docs/pictures/time_lines.py --record, disco demo --svg docs/pictures/demo.svg, docs/pictures/replay_report.py.
+pictures: $(VENV)/.docs
+	$(BIN)/python docs/pictures/time_lines.py
+	$(BIN)/python docs/pictures/plots.py
 
 docs-serve: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve

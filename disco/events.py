@@ -5,7 +5,7 @@ An event contains no time: the driver passes `now` (seconds on its one clock) to
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -239,3 +239,13 @@ class SpeculationReport:
     queue_s: float = 0.0
     verify_s: float = 0.0
     timed_windows: tuple[tuple[float, float, int, int], ...] = ()
+
+    def moved(self, by_s: float) -> SpeculationReport:
+        """Return the same with the times of the windows moved, s: to another clock."""
+        return replace(
+            self,
+            timed_windows=tuple(
+                (sent + by_s, judged + by_s, drafted, right)
+                for sent, judged, drafted, right in self.timed_windows
+            ),
+        )

@@ -56,10 +56,12 @@ def marks_of(record: RouteRecord, lanes: Sequence[Lane]) -> tuple[Mark, ...]:
     ]
     marks = []
     for kind, at_s, endpoint, text in found:
-        at = min(max(0.0, at_s), total_s)
+        at = min(
+            max(0.0, round(at_s, TIMELINE_DIGITS)), total_s
+        )  # as those of tokens: else one is 0.1 ms apart
         marks.append(Mark(kind, at, _lane(lanes, endpoint, at), text))
     order = list(MarkKind)
-    return tuple(sorted(marks, key=lambda mark: (round(mark.at_s, TIMELINE_DIGITS), order.index(mark.kind))))
+    return tuple(sorted(marks, key=lambda mark: (mark.at_s, order.index(mark.kind))))
 
 
 def _lane(lanes: Sequence[Lane], endpoint: str | None, at_s: float) -> int | None:

@@ -23,14 +23,15 @@ def reader_of(record: RouteRecord) -> Reader | None:
         return None
     totals = accumulate(tokens for _, tokens in record.released)
     shown = tuple((at, total) for (at, _), total in zip(record.released, totals, strict=True))
-    pace_tps, late = record.pace.pace_tps, ()
-    if pace_tps:
-        times = reader_metrics.token_times(record.released)
-        lateness = reader_metrics.lateness_s(record.released, pace_tps)
-        late = tuple(
-            at for at, late_s in zip(times, lateness, strict=True) if late_s > reader_metrics.TOLERANCE_S
-        )
-    return Reader(shown, _bank(record, shown), late)
+    return Reader(shown, _bank(record, shown), _late(record))
+
+
+def _late(record: RouteRecord) -> tuple[float, ...]:
+    pace_tps, times = record.pace.pace_tps, reader_metrics.token_times(record.released)
+    if not pace_tps:
+        return ()
+    lateness = reader_metrics.lateness_s(record.released, pace_tps)
+    return tuple(at for at, s in zip(times, lateness, strict=True) if s > reader_metrics.TOLERANCE_S)
 
 
 def _bank(record: RouteRecord, shown: tuple[tuple[float, int], ...]) -> tuple[tuple[float, int], ...]:

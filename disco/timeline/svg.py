@@ -20,6 +20,8 @@ _LANE, _BAR = 44, 18  # height of a lane and of the bar in it
 _WINDOWS, _READER = 26, 64  # height of the row of drafted windows, and of the reader's lane
 _LINE = 19  # of text
 _BADGE = 8  # radius of a mark's badge
+_FLAT: Final = (SpanKind.DELAYED, SpanKind.QUEUED, SpanKind.HOLDING)  # drawn as thin bars
+_SPECK: Final = 3  # width below which a thin bar is not seen as one
 _COLOURS: Final = 5  # classes e0 to e4; a sixth endpoint has the colour of the first again
 _CHARACTER = 6.3  # mean width of a character of the text, for breaking lines
 
@@ -163,18 +165,20 @@ class _Drawing:
         self._lane_tops[place] = self._y
         self._text(16, y + 8, _short(lane.endpoint, 17), "name")
         usd = next((cost.usd for cost in self._timeline.costs if cost.endpoint == lane.endpoint), None)
-        place = [lane.place] if lane.place != lane.endpoint else []
-        self._text(16, y + 22, ", ".join([*place, *([] if usd is None else [money(usd)])]), "soft")
-        for span in lane.spans:
-            self._parts.append(self._span(span, kind, y))
+        told = [lane.place] if lane.place != lane.endpoint else []
+        self._text(16, y + 22, ", ".join(told if usd is None else [*told, money(usd)]), "soft")
+        self._parts += [self._span(span, kind, y) for span in lane.spans if self._is_seen(span)]
         self._y += _LANE
         if lane.windows:
             self._windows(lane, kind)
 
+    def _is_seen(self, span: Span) -> bool:
+        """Whether a span can be told from a speck; text that was written always counts."""
+        return span.kind not in _FLAT or self._x(span.end_s) - self._x(span.start_s) >= _SPECK
+
     def _span(self, span: Span, kind: str, y: float) -> str:
         x, width = self._x(span.start_s), max(0.6, self._x(span.end_s) - self._x(span.start_s))
-        flat = span.kind in (SpanKind.DELAYED, SpanKind.QUEUED, SpanKind.HOLDING)
-        top, height = (y + _BAR / 2 - 2, 4) if flat else (y, _BAR)
+        top, height = (y + _BAR / 2 - 2, 4) if span.kind in _FLAT else (y, _BAR)
         kind = "alarm" if span.kind is SpanKind.SILENT else kind
         return (
             f'<rect class="{kind} {span.kind.value}" x="{x:.1f}" y="{top:g}" width="{width:.1f}" height="{height:g}">'
@@ -242,7 +246,7 @@ class _Drawing:
         return drawn
 
     def _legend(self) -> None:
-        kinds = dict.fromkeys(span.kind for lane in self._timeline.lanes for span in lane.spans)
+        kinds = {s.kind for lane in self._timeline.lanes for s in lane.spans if self._is_seen(s)}
         entries = [(kind.value, SPAN_WORDS[kind]) for kind in SpanKind if kind in kinds]
         if any(lane.windows for lane in self._timeline.lanes):
             entries.append(("window", "drafted tokens in flight; filled: right"))
@@ -252,8 +256,7 @@ class _Drawing:
             width = 25 + len(words) * 6.8 + 16
             if x > 16 and x + width > WIDTH - 8:
                 x, self._y = 16.0, self._y + _LINE
-            flat = kind in ("delayed", "queued", "holding")
-            top, height = (self._y + 6, 4) if flat else (self._y + 2, 12)
+            top, height = (self._y + 6, 4) if kind in _FLAT else (self._y + 2, 12)
             colour = "alarm" if kind == "silent" else "any"
             if kind == "window":
                 self._parts.append(

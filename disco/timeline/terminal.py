@@ -29,8 +29,8 @@ _GLYPHS: Final = {
 }
 _ASCII: Final = dict(zip(_GLYPHS, ".~:-#x=?", strict=True))
 _LEVELS, _ASCII_LEVELS = "▁▂▃▄▅▆▇█", "_.-=+*%#"
-_WINDOWS, _ASCII_WINDOWS = "●◐○", "@+o"  # all right, some, none
-_SHOWN, _ASCII_SHOWN = "•!", "*!"  # text given to the reader; late text
+_WINDOWS, _ASCII_WINDOWS = ("●", "◐", "○"), ("@", "+", "o")  # all right, some, none
+_SHOWN, _ASCII_SHOWN = ("•", "!"), ("*", "!")  # text given to the reader; late text
 # As `disco demo` and `disco chat` colour them: the device, then servers in order.
 _DEVICE, _SERVERS = "cyan", ("yellow", "magenta", "green", "blue")
 _LEAST, _WIDEST_LABEL = 24, 14  # characters
@@ -134,11 +134,11 @@ class _Drawing:
             first, last = self._column(span.start_s), self._column(span.end_s)
             for column in range(first, max(last, first + 1)):
                 cells[column] = span
-        for span in cells:
-            if span is None:
+        for cell in cells:
+            if cell is None:
                 row.append(" ")
             else:
-                row.append(self._glyphs[span.kind], style=_style(span.kind, self._colours[lane.endpoint]))
+                row.append(self._glyphs[cell.kind], style=_style(cell.kind, self._colours[lane.endpoint]))
         return row
 
     def _windows(self, lane: Lane) -> str:

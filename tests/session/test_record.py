@@ -10,7 +10,8 @@ from session.plays import play, record_of
 
 from disco.cost import Rates
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
-from disco.plan import CoolDown, Plan, Start
+from disco.plan import CoolDown, Migration, Plan, Start
+from disco.playback import Pace
 from disco.request import Request
 from disco.session.records.route_record import RouteRecord
 
@@ -81,3 +82,26 @@ def test_an_answer_is_seamless_when_all_that_a_target_wrote_arrived_but_what_rep
     target = replace(winner, prefix_chars=25, sent_chars=20, **facts)
     assert target.joins is joins
     assert replace(record, attempts=(target, loser)).seamless is joins
+
+
+def test_it_says_who_wrote_each_piece_and_when_a_parked_attempt_had_read_its_prompt():
+    """The server wins, the device reads on, and the answer moves there."""
+    profiles = {
+        "server": SimulatedProfile(ttft_s=0.1, decode_tps=40.0, answer_tokens=100),
+        "device": SimulatedProfile(prefill_tps=50.0, decode_tps=40.0, answer_tokens=100),
+    }
+    plan = Plan((Start("server"), Start("device")), migrations={"server": Migration("device")})
+    costs = {"server": 1e-4, "device": 1e-9}
+    believed = {"device": {"follows": True}}
+    record = record_of(play(profiles, plan, costs=costs, pace=Pace(8.0), believed=believed).session)
+    server, parked, target = record.attempts
+    assert (server.outcome, parked.outcome, target.outcome) == ("handed_over", "parked", "finished")
+    assert (server.read_s, target.read_s) == (None, None)
+    assert parked.read_s == pytest.approx(0.4)  # 20 tokens at 50/s
+    (first, writer), (second, heir) = record.turns
+    assert (first, writer, heir) == (0, 0, 2)
+    assert record.generated[second][0] == target.first_content_s
+    assert sum(tokens for _, tokens in record.generated[:second]) == server.tokens
+    written = record.to_dict(timelines=True)
+    assert written["turns"] == [[0, 0], [second, 2]]
+    assert "turns" not in record.to_dict()

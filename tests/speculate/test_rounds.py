@@ -138,6 +138,10 @@ def test_the_answer_is_the_targets_own_whatever_happens(
     assert 0 <= tally.accepted <= tally.judged <= tally.sent <= tally.drafted
     assert tally.sent == sum(size * count for size, count in tally.windows.items())
     assert 0 <= tally.agreed <= tally.compared
+    timed = tally.timed_windows
+    assert len(timed) <= sum(tally.windows.values())
+    assert sum(right for *_, right in timed) <= tally.accepted
+    assert all(sent <= known and 0 <= right <= drafted for sent, known, drafted, right in timed)
     assert run.rounds.drafter_state != "dead" or weather.drafter_dies > 0
 
 
@@ -171,6 +175,7 @@ def test_in_turn_the_server_counts_the_same_as_the_client():
         tally = run.rounds.tally
         assert tally.judged > 0
         assert (tally.judged, tally.accepted) == (run.verifier.judged, run.verifier.accepted)
+        assert sum(right for *_, right in tally.timed_windows) == tally.accepted
 
 
 @given(seed=st.integers(0, 2**32), parallel=st.integers(1, 3), weather=st.sampled_from((FINE, ROUGH)))

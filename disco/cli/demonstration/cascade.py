@@ -191,8 +191,9 @@ async def run_cascade(screen: Screen, keep: Keep | None = None, *, runtime: Runt
             screen.line(scene.story, style="dim")
             asked = await ask_all(scene, screen, client, remote.model, totals)
             records += asked
-            for record in asked if keep is not None else ():
-                keep(record)
+            if keep is not None:
+                for record in asked:
+                    keep(record)
     _summary(screen, totals)
     complete = all(r.finish_reason is not None and r.seamless for r in records)
     if not complete or not 0 < totals.risen["device"] < totals.judged["device"]:

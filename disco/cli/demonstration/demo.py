@@ -33,7 +33,7 @@ from disco.client.endpoint_catalog.runtimes import Runtime
 from disco.profiles import DeviceProfile
 from disco.session.records.route_record import RouteRecord
 
-__all__ = ["run_demo"]
+__all__ = ["COLUMNS", "SCENES", "run_demo"]
 
 SCENES = (
     Scene(
@@ -77,6 +77,12 @@ SCENES = (
         migrate=False,
         kills="server",
     ),
+)
+
+
+COLUMNS = (
+    *("#", "how", "TTFT raw", "TTFT shown", "TBT P50", "TBT P99", "late"),
+    *("device tok", "server tok", "device µ$", "server µ$", "total µ$"),
 )
 
 
@@ -175,8 +181,6 @@ async def _baselines(screen: Screen, device: DemoDevice, profile: DeviceProfile,
 
 
 def _table(screen: Screen, rows: list[Row]) -> None:
-    columns = ("#", "how", "TTFT raw", "TTFT shown", "TBT P50", "TBT P99", "late", "device tok", "server tok",
-               "device µ$", "server µ$", "total µ$")  # fmt: skip
     lines = []
     for row in sorted(rows, key=lambda r: (r.scene, r.how != "disco", r.how)):
         pace, totals = row.record.pace, row.record.ledger.by_endpoint()
@@ -196,7 +200,7 @@ def _table(screen: Screen, rows: list[Row]) -> None:
             )
         )
     screen.line()
-    screen.table("Every answer by disco, and the same question to one of the two alone", columns, lines)
+    screen.table("Every answer by disco, and the same question to one of the two alone", COLUMNS, lines)
     screen.line(
         "TTFT, TBT in seconds; raw as generated, shown as released to the reader; late: tokens after the "
         f"reader's deadline at {SCENES[0].pace_tps:g} tokens/s; tokens: prompt + answer as billed, losers and "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from disco.endpoints.simulation.simulated_script import Scripted
@@ -122,6 +121,4 @@ class Playing:
         """Return what the rounds of a pair came to; None for another endpoint, and before the attempt began."""
         if now < self.started_at or not isinstance(self.events, PairRounds):
             return None
-        report, since = self.events.speculation(now - self.started_at), self.started_at
-        timed = [(sent + since, judged + since, *counts) for sent, judged, *counts in report.timed_windows]
-        return replace(report, timed_windows=tuple(timed))
+        return self.events.speculation(now - self.started_at).moved(self.started_at)

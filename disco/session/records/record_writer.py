@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 import re
 import zlib
-from dataclasses import replace
 from typing import Any
 
 from disco.cost import Ledger
-from disco.events import DeltaKind, SpeculationReport
+from disco.events import DeltaKind
 from disco.playback import reader_metrics
 from disco.session.attempt.attempt_state import AttemptState
 from disco.session.machine import Session
@@ -132,20 +131,12 @@ def _attempt(session: Session, state: AttemptState, ledger: Ledger) -> AttemptRe
         bytes_down=state.traffic.bytes_down,
         text_bytes=len("".join(state.parts).encode("utf-8", "surrogatepass")),
         paused_s=sum(_paused_s(session, h) for h in session.migrations if h.source == state.number),
-        speculation=_since(t0, state.speculation),
+        speculation=None if state.speculation is None else state.speculation.moved(-t0),
         longest_gap_s=state.longest_gap_s,
         doubted_s=None if state.doubted_at is None else state.doubted_at - t0,
         read_s=None if state.prompt_read is None else state.prompt_read[0] - t0,
         **_seam(state),
     )
-
-
-def _since(t0: float, report: SpeculationReport | None) -> SpeculationReport | None:
-    """Return the report with its times counted from `t0`, s."""
-    if report is None:
-        return None
-    timed = [(sent - t0, judged - t0, *counts) for sent, judged, *counts in report.timed_windows]
-    return replace(report, timed_windows=tuple(timed))
 
 
 def _seam(state: AttemptState) -> dict[str, Any]:

@@ -1,0 +1,71 @@
+"""A line of a recording becomes the record again, or the message says what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from timeline.test_marks import moved
+
+from disco.errors import ConfigurationError
+from disco.session.records.route_record import RENAMED, SCHEMA
+from disco.timeline import read_record, timeline_of
+
+RECORD = moved()
+LINE = RECORD.to_json(timelines=True)
+
+
+def test_a_record_comes_back_as_it_was_written():
+    assert json.loads(read_record(LINE).to_json(timelines=True)) == json.loads(LINE)
+    assert read_record(LINE.encode()).cost == pytest.approx(RECORD.cost)
+    assert read_record(json.loads(LINE)).migrations[0].source == "device"
+    assert read_record(RECORD.to_json()).generated == ()
+
+
+def test_a_record_of_version_3_is_read_under_its_old_names():
+    former = {new: old for old, new in RENAMED.items()}
+    old = {former.get(name, name): value for name, value in json.loads(LINE).items()} | {"schema": 3}
+    for name in ("turns", "judgements", "assist", "power", "shadow", "winner"):
+        old.pop(name)
+    for attempt in old["tries"]:
+        for name in ("read_s", "longest_gap_s", "doubted_s", "text_bytes"):
+            attempt.pop(name)
+    read = read_record(json.dumps(old))
+    assert read.attempts[0].endpoint == "device"
+    assert [mark.kind for mark in timeline_of(read).marks] == [
+        mark.kind for mark in timeline_of(RECORD).marks
+    ]
+
+
+def damaged(**changes) -> str:
+    return json.dumps(json.loads(LINE) | changes)
+
+
+def without(name: str) -> str:
+    record = json.loads(LINE)
+    del record[name]
+    return json.dumps(record)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (LINE[:200], "this is not JSON; a program that was killed may leave half a line"),
+        ("[1, 2]", "this is not a route record, as disco.RouteLog writes them"),
+        ('{"request": 1}', "this is not a route record"),
+        (
+            damaged(schema=SCHEMA + 1),
+            f"this record has version {SCHEMA + 1}, and this disco reads records up to",
+        ),
+        (without("pace"), "the field 'pace' is missing (version 4 of records)"),
+        (damaged(duration_s="CANARY"), "the field 'duration_s': input should be a valid number"),
+        (damaged(attempts=[{"endpoint": "a"}]), "the field 'attempts.0.place': "),
+        (damaged(generated=[[1, 2, 3]]), "the field 'generated.0"),
+        (damaged(ledger={"charges": [{}]}), "the field 'ledger.charges.0"),
+    ],
+)
+def test_what_is_wrong_is_said_without_what_stands_there(line, said):
+    with pytest.raises(ConfigurationError, match=r"^[^\n]*$") as caught:
+        read_record(line)
+    assert said in str(caught.value)
+    assert "CANARY" not in str(caught.value)

@@ -1,0 +1,107 @@
+"""`disco show`: the list of answers, one answer in a terminal, as a picture and as a page."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import pytest
+from timeline.test_marks import moved
+
+from disco.cli import main
+from disco.cli.pictures.recording_lines import newest
+from disco.timeline import read_record, timeline_html, timeline_svg
+
+CREATED_S = 1_764_115_200.25
+
+
+@pytest.fixture
+def recording(tmp_path):
+    """Three answers, the second of them half a line, and an empty line."""
+    path = tmp_path / "routes.jsonl"
+    lines = [replace(moved(), created_s=CREATED_S + n).to_json(timelines=True) for n in range(3)]
+    path.write_text(f"{lines[0]}\n{lines[1][:300]}\n\n{lines[2]}\n", encoding="utf-8")
+    return path
+
+
+def test_the_list_has_a_line_for_each_answer_and_names_the_damaged_one(recording, capsys):
+    assert main(["show", str(recording)]) == 0
+    out = capsys.readouterr().out
+    assert [line.split("│")[1].strip() for line in out.splitlines() if line.startswith("│")] == ["1", "4"]
+    assert "device → server" in out
+    assert "race, moved" in out
+    assert f"{recording}, line 2: this is not JSON" in " ".join(out.split())
+    assert f"disco show {recording} --answer 4" in " ".join(out.split())
+    assert main(["show", str(recording), "--last", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "The newest 1 of 3 answers" in out
+    assert "line 2" not in out
+
+
+def test_one_answer_is_found_by_its_line_by_its_time_and_as_the_last(recording, capsys):
+    for which in ("4", "last", f"{CREATED_S + 2}"):
+        assert main(["show", str(recording), "--answer", which]) == 0
+    drawn = capsys.readouterr().out
+    assert drawn.count("server goes on") == 3
+    assert drawn.count("device and wins") == 0
+    assert drawn.count("wins the race") == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--answer", "2"], "line 2: this is not JSON"),
+        (["--answer", "3"], "has no answer in line 3; its last one is in line 4"),
+        (["--answer", "9"], "has no answer in line 9; its last one is in line 4"),
+        (["--answer", "1.5"], "has no answer whose created_s is 1.5"),
+        (["--answer", "chatcmpl-1"], "name the number of a line"),
+        (["--svg", "-"], "has 3 answers: say which one with --answer"),
+        (["--last", "0"], "--last must be at least 1"),
+        (["--answer", "1", "--html", "/nowhere/a.html"], "there is no folder /nowhere"),
+    ],
+)
+def test_a_mistake_is_named_with_its_remedy(recording, capsys, options, said):
+    assert main(["show", str(recording), *options]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_missing_and_an_empty_file_are_named(tmp_path, capsys):
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("\n", encoding="utf-8")
+    assert main(["show", str(tmp_path / "none.jsonl")]) == 2
+    assert main(["show", str(empty)]) == 2
+    assert main(["show", str(empty), "--answer", "last"]) == 2
+    said = capsys.readouterr().err
+    assert "No such file" in said
+    assert said.count("has no answers yet") == 2
+
+
+def test_the_picture_and_the_page_are_the_modules_own(recording, tmp_path, capsys):
+    svg, page = tmp_path / "a.svg", tmp_path / "a.html"
+    outputs = ["--svg", str(svg), "--html", str(page), "--title", "A <b>move</b>"]
+    assert main(["show", str(recording), "--answer", "1", *outputs]) == 0
+    assert capsys.readouterr().out == f"Picture: {svg}\nPage: {page}\n"
+    record = read_record(recording.read_bytes().splitlines()[0])
+    assert svg.read_text(encoding="utf-8") == timeline_svg(record, title="A <b>move</b>")
+    assert page.read_text(encoding="utf-8") == timeline_html(record, title="A <b>move</b>")
+    assert "A <b>" not in page.read_text(encoding="utf-8")
+    assert ElementTree.parse(svg).getroot().attrib["role"] == "img"
+
+
+def test_the_recording_itself_is_never_overwritten(recording, capsys):
+    before = recording.read_bytes()
+    assert main(["show", str(recording), "--answer", "1", "--svg", str(recording)]) == 2
+    assert recording.read_bytes() == before
+
+
+def test_a_long_file_is_not_read_into_memory(tmp_path):
+    """Only the listed lines are kept, and none of the others is parsed: they are no records."""
+    path = tmp_path / "long.jsonl"
+    with path.open("w", encoding="utf-8") as file:
+        for n in range(50_000):
+            file.write(f'{{"not a record": {n}}}\n')
+    lines, total = newest(path, 2)
+    assert total == 50_000
+    assert [json.loads(line.text)["not a record"] for line in lines] == [49_998, 49_999]
+    assert [line.number for line in lines] == [49_999, 50_000]
