@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
@@ -15,6 +14,7 @@ from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 from disco.cli.console import Screen
+from disco.cli.word_wrap import printable
 from disco.errors import ConfigurationError
 
 __all__ = ["RecordedScreen"]
@@ -91,14 +91,14 @@ class RecordedScreen(Screen):
 
     def stream(self, text: str, endpoint: str) -> None:
         super().stream(text, endpoint)
-        self._line.append(_printable(text), style=self.colour(endpoint))
+        self._line.append(printable(text), style=self.colour(endpoint))
 
     def line(self, text: str = "", *, style: str = "") -> None:
         super().line(text, style=style)
         if self._is_step:
             return
         self._keep_line()
-        self._kept.print(Text(_printable(text), style=style))
+        self._kept.print(Text(printable(text), style=style))
 
     def legend(self, endpoints: Iterable[str]) -> None:
         names = list(endpoints)
@@ -150,7 +150,7 @@ class RecordedScreen(Screen):
 
             yield show
         for row in last[0] if last else ():
-            self._kept.print(Text.assemble(*((_printable(text), style) for text, style in row)))
+            self._kept.print(Text.assemble(*((printable(text), style) for text, style in row)))
 
     def save_svg(self, path: str, *, title: str) -> None:
         """Write the picture.
@@ -176,7 +176,3 @@ class RecordedScreen(Screen):
         if self._line:
             self._kept.print(self._line)
             self._line = Text()
-
-
-def _printable(text: str) -> str:
-    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "", text)
