@@ -7,6 +7,7 @@ file, a CI log), the same text appears as it came, without colours, spinners or 
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -188,7 +189,10 @@ class Screen:
 
     @property
     def _columns(self) -> int:
-        return self._console.width - 1  # in the last column, terminals differ in where the cursor stands
+        # rich takes a dumb terminal to be 80 columns wide.
+        dumb = self._console.is_dumb_terminal
+        columns = shutil.get_terminal_size().columns if dumb else self._console.width
+        return columns - 1  # in the last column, terminals differ in where the cursor stands
 
     def _show(self, line: Line, *, end: str) -> None:
         """Print what is not printed yet of the line that the cursor is in; take back what is not in it any more."""

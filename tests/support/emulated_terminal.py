@@ -16,7 +16,7 @@ __all__ = ["EmulatedTerminal", "chat"]
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = "import sys; from disco.cli import main; sys.exit(main())"
-WITHIN_S = 120.0  # a busy machine loads a model in several seconds
+WITHIN_S = 90.0  # a busy machine loads a model in several seconds
 
 
 class EmulatedTerminal:
@@ -54,6 +54,19 @@ class EmulatedTerminal:
         return "\n".join(self.lines)
 
     @property
+    def is_ready(self) -> bool:
+        """Whether the chat waits for a question: an empty prompt stands above the status line."""
+        return [line for line in self.lines if line][-2:-1] == ["you:"]
+
+    def ready(self) -> None:
+        self.until(lambda: self.is_ready)
+
+    def since(self, text: str) -> list[str]:
+        """The lines below the last one that is this text."""
+        lines = self.lines
+        return lines[len(lines) - lines[::-1].index(text) :]
+
+    @property
     def bar(self) -> str:
         """The last line that is not empty: the status line, while there is one."""
         return next((line for line in reversed(self.lines) if line), "")
@@ -67,18 +80,19 @@ class EmulatedTerminal:
             if time.monotonic() > deadline:
                 raise AssertionError(f"the screen does not come to that: {what}\n{self.text}")
 
-    def _read(self, timeout_s: float) -> bool:
+    def _read(self, timeout_s: float) -> None:
+        data = b""
         try:
-            data = self._child.read_nonblocking(65536, timeout_s)
+            while more := self._child.read_nonblocking(65536, timeout_s):
+                data, timeout_s = data + more, 0.0  # all that is there: the screen is looked at once
         except pexpect.TIMEOUT:
-            return True
+            pass
         except pexpect.EOF:
             if not self._child.closed:
                 self._child.close()
             raise AssertionError(f"the program has ended\n{self.text}") from None
         self.sent += data
         self._stream.feed(data)
-        return True
 
     def ended(self) -> int:
         """Wait for the program's end, and return its exit status."""

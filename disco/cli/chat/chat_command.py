@@ -36,6 +36,11 @@ def add_chat(commands: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument("--model", help="the server's model (default: gpt-4o-mini)")
     parser.add_argument(
+        "--price",
+        metavar="IN,OUT",
+        help="of the server's model, USD per million tokens, such as 0.15,0.60 (default: the price table's)",
+    )
+    parser.add_argument(
         "--budget-usd",
         type=float,
         metavar="USD",
@@ -60,6 +65,12 @@ async def _chat(screen: Screen, arguments: argparse.Namespace) -> int:
     from disco.cli.chat.opening import run_chat  # noqa: PLC0415 - `disco --help` needs no model
     from disco.cli.output_files import check_output  # noqa: PLC0415 - as above
 
+    price = None
+    if arguments.price is not None:
+        from disco.cli.option_types import parse_price  # noqa: PLC0415 - as above
+
+        given = parse_price(arguments.price)
+        price = given.usd_per_mtok_in, given.usd_per_mtok_out
     check_output(arguments, record=arguments.record, history=arguments.history)
     return await run_chat(
         screen,
@@ -67,6 +78,7 @@ async def _chat(screen: Screen, arguments: argparse.Namespace) -> int:
         isolation=arguments.isolation,
         preset=arguments.preset,
         model=arguments.model,
+        price=price,
         budget_usd=arguments.budget_usd,
         max_tokens=arguments.max_tokens,
         history=arguments.history,

@@ -24,6 +24,7 @@ from disco.client.chat.stream_types import DiscoStream
 from disco.dispatch import load_preset
 from disco.errors import ConfigurationError
 from disco.session.records.route_record import RouteRecord
+from disco.timeline import timeline_lines
 
 __all__ = ["Chat", "ChatSettings"]
 
@@ -36,7 +37,6 @@ class ChatSettings:
         local: the local model, as the user named it.
         preset: the name of the client's preset.
         model: the server's model.
-        base_url: the server's address.
         has_server: whether there is a server at all.
         max_tokens: the most tokens of an answer; None: no limit of the chat's own.
         presets: the shipped presets by name, with a summary of each.
@@ -45,7 +45,6 @@ class ChatSettings:
     local: str
     preset: str
     model: str
-    base_url: str
     has_server: bool
     max_tokens: int | None
     presets: Mapping[str, str]
@@ -97,7 +96,9 @@ class Chat:
         """Return the status line for a window of so many columns."""
         progress = None if self._stream is None else self._stream.progress
         since = self._loading_from if self._asked_at is None else self._asked_at
-        is_entered = self._book.last is not self._before  # the running answer is over, and its cost is in the book
+        is_entered = (
+            self._book.last is not self._before
+        )  # the running answer is over, and its cost is in the book
         running = 0.0 if progress is None or is_entered else progress.cost or 0.0
         status = Status(
             preset=self._preset_name,
@@ -191,7 +192,8 @@ class Chat:
     def _explain(self) -> None:
         if self._book.last is None:
             self._say("There is no answer yet.")
-            return
+        else:
+            self._screen.show(timeline_lines(self._book.last))
 
     # ------------------------------------------------------------------ questions and answers
 
@@ -247,7 +249,7 @@ class Chat:
     def _in_words(self, error: Exception) -> str:
         settings = self.settings
         is_alone = self._local_only or not settings.has_server
-        return error_line(error, model=settings.model, base_url=settings.base_url, local_only=is_alone)
+        return error_line(error, model=settings.model, local_only=is_alone)
 
 
 def _in_brief(record: RouteRecord | None, *, stopped: bool) -> str:
@@ -255,6 +257,7 @@ def _in_brief(record: RouteRecord | None, *, stopped: bool) -> str:
     parts = ["stopped"] if stopped else []
     if record is not None:
         parts += [" → ".join(dict.fromkeys(p.endpoint for p in record.segments)) or "no text"]
+        parts += dict.fromkeys(f"{t.endpoint} failed: {t.failure}" for t in record.attempts if t.failure)
         if record.pace.ttft_released_s is not None:
             parts += [f"first word after {record.pace.ttft_released_s:.2f} s"]
         parts += [money(record.cost)]

@@ -71,10 +71,15 @@ class Completed:
 def parse(line: str) -> tuple[str, str] | None:
     """Return the name and the argument of a command, "" for none; None: the line is a question.
 
-    A question may begin with a slash, as a path does, if that is not followed by a single word of letters.
+    The beginning of a name stands for it if no other command begins so. A question may begin with a slash, as a path
+    does, if that is not followed by a single word of letters.
     """
     found = _COMMAND.fullmatch(line.rstrip())
-    return None if found is None else (found[1].lower() or "help", found[2] or "")
+    if found is None:
+        return None
+    typed = found[1].lower() or "help"
+    meant = [command.name for command in COMMANDS if command.name.startswith(typed)]
+    return meant[0] if len(meant) == 1 else typed, found[2] or ""
 
 
 def unknown(name: str) -> str:

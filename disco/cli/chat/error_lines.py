@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
+from typing import Any
 
 import openai
 
@@ -15,17 +15,16 @@ _MOST_CHARS = 400
 _LOCAL = "or type /local to go on with this machine alone"
 
 
-def error_line(error: Exception, *, model: str, base_url: str, local_only: bool) -> str:
+def error_line(error: Exception, *, model: str, local_only: bool) -> str:
     """Return one line that says what failed and what to do about it.
 
     Args:
         error: what the client raised.
         model: the server's model.
-        base_url: the server's address.
         local_only: whether questions stay on this machine, so that this is no remedy.
     """
     local = "" if local_only else f", {_LOCAL}"
-    server = f"The server at {urlsplit(base_url).hostname or 'an unknown address'}"
+    server = f"The server at {_address(error)}"
     if isinstance(error, BudgetExceededError):
         said = _said(error)
         return f"{said}{'' if local_only else ' Wait, ' + _LOCAL + '.'}"
@@ -38,12 +37,21 @@ def error_line(error: Exception, *, model: str, base_url: str, local_only: bool)
     if isinstance(error, openai.APITimeoutError):
         return f"{server} did not answer in time. /retry asks again{local}."
     if isinstance(error, openai.APIConnectionError):
-        return f"{server} cannot be reached. Check that it runs, and OPENAI_BASE_URL{local}."
+        return f"{server} cannot be reached. Check that it runs, and its address{local}."
     if isinstance(error, openai.RateLimitError):
         return f"{server} takes no more requests now (429). /retry asks again later{local}."
     if isinstance(error, openai.InternalServerError):
         return f"{server} failed ({error.status_code}). /retry asks again{local}."
     return f"{_said(error)} /retry asks again."
+
+
+def _address(error: Any) -> str:
+    """Return the host and port that an error came from; the rest of an address may hold a key."""
+    try:
+        url = error.request.url
+        return f"{url.host}:{url.port}" if url.port else str(url.host)
+    except (AttributeError, RuntimeError):  # the SDK's error has no request
+        return "an unknown address"
 
 
 def _said(error: Exception) -> str:

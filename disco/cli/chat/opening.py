@@ -24,7 +24,6 @@ __all__ = ["run_chat"]
 
 MODEL = "gpt-4o-mini"
 DAY_S = 86_400.0
-_OPENAI = "https://api.openai.com/v1"
 
 
 async def run_chat(
@@ -34,6 +33,7 @@ async def run_chat(
     preset: str,
     model: str | None = None,
     isolation: Literal["thread", "process"] = "thread",
+    price: tuple[float, float] | None = None,
     budget_usd: float | None = None,
     max_tokens: int | None = None,
     history: str | None = None,
@@ -49,6 +49,7 @@ async def run_chat(
         preset: see `AsyncDisco`.
         model: the server's model; None: gpt-4o-mini.
         isolation: see `AsyncDisco`.
+        price: see `AsyncDisco`.
         budget_usd: the most that servers may charge within any day, USD; None: what the preset says.
         max_tokens: the most tokens of an answer; None: no limit of the chat's own.
         history: a file that keeps the questions for later chats; None: in memory.
@@ -68,7 +69,6 @@ async def run_chat(
         local=local,
         preset=load_preset(preset).name,
         model=model or MODEL,
-        base_url=os.environ.get("OPENAI_BASE_URL") or _OPENAI,
         has_server=has_server,
         max_tokens=max_tokens,
         presets={name: load_preset(name).summary for name in available_presets()},
@@ -80,7 +80,7 @@ async def run_chat(
     with nullcontext() if record is None else RouteLog(record) as routes:
         listeners: list[Callable[[RouteRecord], object]] = [book] if routes is None else [book, routes]
         async with AsyncDisco(
-            local=local, isolation=isolation, preset=preset, budget=budget, on_route=listeners
+            local=local, isolation=isolation, preset=preset, price=price, budget=budget, on_route=listeners
         ) as client:
             chat = Chat(screen, client, settings, book)
             chat.view = view = _view(screen, chat, history)
@@ -109,6 +109,8 @@ def _warnings_to(note: Callable[[str], None]) -> Iterator[None]:
 
     class Notes(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
+            if record.name == "disco.route":  # failed attempts: the chat says it of the whole answer
+                return
             text = " ".join(record.getMessage().split())
             if not loop.is_closed():
                 loop.call_soon_threadsafe(note, text)

@@ -24,7 +24,7 @@ class BudgetLeft:
 
     def __str__(self) -> str:
         if self.unit == "usd":
-            return f"budget {self.left:.4g} of {self.amount:.4g} USD left"
+            return f"budget {money(self.left)} of {money(self.amount)} left"
         return f"budget {self.left:,.0f} of {self.amount:,.0f} tokens left"
 
 

@@ -99,8 +99,8 @@ class TerminalView:
             try:
                 yield shown
             finally:
-                self._answer = None
                 shown.end()
+        self._answer = None  # only now is nothing drawn any more
         shown.print_rest()
         self._typed = shown.typed.rstrip("\n")
 
@@ -174,7 +174,10 @@ class _AnswerOnTerminal:
         self._status = status
         self._wrap = WordWrap()
         self.typed = ""
-        text = Window(FormattedTextControl(self._last_line), wrap_lines=True, dont_extend_height=True)
+        # The cursor stands, hidden, where the drawing begins. So it can be erased, even where the terminal has wrapped
+        # its lines anew because the window became narrower.
+        control = FormattedTextControl(self._last_line, focusable=True, show_cursor=False)
+        text = Window(control, wrap_lines=True, dont_extend_height=True)
         typed = Window(FormattedTextControl(self._typed_line), wrap_lines=True, dont_extend_height=True)
         bar = Window(FormattedTextControl(self._bar), height=1, style="class:bottom-toolbar")
         rows = [
@@ -183,7 +186,7 @@ class _AnswerOnTerminal:
             bar,
         ]
         self._app: Application[None] = Application(
-            Layout(HSplit(rows), focused_element=bar),
+            Layout(HSplit(rows), focused_element=text),
             key_bindings=self._keys(on_stop),
             style=_STYLE,
             erase_when_done=True,
