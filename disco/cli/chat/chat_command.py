@@ -23,7 +23,7 @@ def add_chat(commands: Any) -> argparse.ArgumentParser:
         "--local",
         default="smollm2-135m",
         help="local model: a name, a GGUF file, hf:owner/repo/file, or the address of a server on this machine, such "
-        "as http://localhost:11434/v1#qwen3:4b (default: smollm2-135m)",
+        "as http://localhost:11434/v1#qwen3:4b, or an endpoint of an installed package (default: smollm2-135m)",
     )
     parser.add_argument(
         "--isolation",
