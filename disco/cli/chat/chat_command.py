@@ -62,7 +62,7 @@ def add_chat(commands: Any) -> argparse.ArgumentParser:
 
 
 async def _chat(screen: Screen, arguments: argparse.Namespace) -> int:
-    from disco.cli.chat.opening import run_chat  # noqa: PLC0415 - `disco --help` needs no model
+    from disco.cli.chat.chat_setup import run_chat  # noqa: PLC0415 - `disco --help` needs no model
     from disco.cli.output_files import check_output  # noqa: PLC0415 - as above
 
     price = None
@@ -76,6 +76,7 @@ async def _chat(screen: Screen, arguments: argparse.Namespace) -> int:
         screen,
         local=arguments.local,
         isolation=arguments.isolation,
+        runtime=arguments.runtime,
         preset=arguments.preset,
         model=arguments.model,
         price=price,

@@ -77,7 +77,7 @@ async def run_doctor(screen: Screen, arguments: argparse.Namespace) -> int:
     Raises:
         ConfigurationError: an option is out of range.
     """
-    from disco.cli.chat.opening import MODEL  # noqa: PLC0415 - `disco --help` needs no client
+    from disco.cli.chat.chat_setup import MODEL  # noqa: PLC0415 - `disco --help` needs no client
     from disco.cli.doctor.examination import TITLES, examine  # noqa: PLC0415 - as above
     from disco.cli.doctor.finding import Setup  # noqa: PLC0415 - as above
     from disco.cli.doctor.summary import summarise  # noqa: PLC0415 - as above

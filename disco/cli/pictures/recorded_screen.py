@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
@@ -116,6 +116,11 @@ class RecordedScreen(Screen):
         kept = Screen(file=io.StringIO())
         kept._console = self._kept  # noqa: SLF001 - the same table, printed again
         kept.table(title, columns, cells)
+
+    def show(self, picture: RenderableType) -> None:
+        super().show(picture)
+        self._keep_line()
+        self._kept.print(picture)
 
     @contextmanager
     def step(self, what: str) -> Iterator[Callable[[float, str], None]]:

@@ -12,7 +12,7 @@ pytest.importorskip("pexpect")
 if sys.platform == "win32":
     pytest.skip("needs a pseudo-terminal", allow_module_level=True)
 
-from emulated_terminal import chat
+from cli.chat.emulated_terminal import chat
 from plain_server import PlainServer, served
 
 pytestmark = pytest.mark.real

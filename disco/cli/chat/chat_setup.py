@@ -16,6 +16,7 @@ from disco.cli.chat.route_book import RouteBook
 from disco.cli.chat.view import View
 from disco.cli.console import Screen
 from disco.client import AsyncDisco, RouteLog
+from disco.client.endpoint_catalog.runtimes import Runtime
 from disco.dispatch import available_presets, load_preset
 from disco.errors import ConfigurationError
 from disco.session.records.route_record import RouteRecord
@@ -33,6 +34,7 @@ async def run_chat(
     preset: str,
     model: str | None = None,
     isolation: Literal["thread", "process"] = "thread",
+    runtime: Runtime = "auto",
     price: tuple[float, float] | None = None,
     budget_usd: float | None = None,
     max_tokens: int | None = None,
@@ -49,6 +51,7 @@ async def run_chat(
         preset: see `AsyncDisco`.
         model: the server's model; None: gpt-4o-mini.
         isolation: see `AsyncDisco`.
+        runtime: see `AsyncDisco`.
         price: see `AsyncDisco`.
         budget_usd: the most that servers may charge within any day, USD; None: what the preset says.
         max_tokens: the most tokens of an answer; None: no limit of the chat's own.
@@ -80,7 +83,13 @@ async def run_chat(
     with nullcontext() if record is None else RouteLog(record) as routes:
         listeners: list[Callable[[RouteRecord], object]] = [book] if routes is None else [book, routes]
         async with AsyncDisco(
-            local=local, isolation=isolation, preset=preset, price=price, budget=budget, on_route=listeners
+            local=local,
+            isolation=isolation,
+            runtime=runtime,
+            preset=preset,
+            price=price,
+            budget=budget,
+            on_route=listeners,
         ) as client:
             chat = Chat(screen, client, settings, book)
             chat.view = view = _view(screen, chat, history)
