@@ -21,7 +21,7 @@ from rich.segment import ControlType
 from rich.table import Table
 from rich.text import Text
 
-from disco.cli.word_wrap import Line, WordWrap, cells, printable
+from disco.cli.word_wrap import Line, WordWrap, cells, printable, wrapped
 
 __all__ = ["Screen"]
 
@@ -80,10 +80,8 @@ class Screen:
         """Print a separate line, below any streamed text; on a terminal, it may become several lines."""
         self.flush_line()
         text = printable(text)
-        if self._console.is_terminal and max(map(cells, text.split()), default=0) <= self._columns:
-            wrap = WordWrap()  # a long path is left to the terminal, so that it can be copied
-            lines = [*wrap.add(text, "", self._columns), wrap.current]
-            text = "\n".join("".join(piece for piece, _ in line.visible(self._columns)) for line in lines)
+        if self._console.is_terminal:
+            text = wrapped(text, self._columns)
         self._print(Text(text, style=style), end="\n")
 
     def legend(self, endpoints: Iterable[str]) -> None:

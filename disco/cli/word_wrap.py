@@ -18,7 +18,7 @@ from rich.cells import get_character_cell_size
 
 from disco.playback.text_boundaries import continues, is_grapheme_boundary
 
-__all__ = ["Line", "WordWrap", "cells", "printable"]
+__all__ = ["Line", "WordWrap", "cells", "printable", "wrapped"]
 
 # A model's answer is not trusted: its escape sequences must not reach the terminal. Half of a surrogate pair cannot be
 # written to it.
@@ -167,3 +167,16 @@ class WordWrap:
         if at >= len(text) or text[at] == " " or text[at] in _NOT_FIRST or text[at - 1] in _NOT_LAST:
             return False
         return not (text[at].isspace() or text[at - 1].isspace() or continues(text[:at], text[at]))
+
+
+def wrapped(text: str, columns: int) -> str:
+    """Return a whole text with line breaks between its words.
+
+    Where a word is longer than a line, such as a path, the text stays as it is: the terminal wraps it, and it can be
+    copied.
+    """
+    if max(map(cells, text.split()), default=0) > columns:
+        return text
+    wrap = WordWrap()
+    lines = [*wrap.add(text, "", columns), wrap.current]
+    return "\n".join(line.text.rstrip(" ") if not line.breaks else line.text for line in lines)

@@ -31,7 +31,7 @@ from prompt_toolkit.styles import Style
 from disco.cli.chat.commands import completions
 from disco.cli.chat.terminal_output import terminal_output
 from disco.cli.console import Screen
-from disco.cli.word_wrap import Line, WordWrap, printable
+from disco.cli.word_wrap import Line, WordWrap, printable, wrapped
 
 __all__ = ["TerminalView"]
 
@@ -221,7 +221,7 @@ class _AnswerOnTerminal:
         if self._wrap.current.text:
             lines, self._wrap = [self._wrap.current], WordWrap()
             self._above(lines)
-        self._above([Line(((text, ""),))])
+        self._above([Line(((wrapped(text, self._columns), ""),))])
         self._app.invalidate()
 
     @property

@@ -34,20 +34,24 @@ class EmulatedTerminal:
             command[0], command[1:], dimensions=(rows, columns), env=env, cwd=str(ROOT), timeout=WITHIN_S
         )
         self.sent = b""
+        self._lines: list[str] | None = None  # of the screen as it is
 
     def type(self, keys: str) -> None:
         self._child.send(keys)
 
     def resize(self, columns: int, rows: int) -> None:
         self.screen.resize(rows, columns)
+        self._lines = None
         self._child.setwinsize(rows, columns)  # the program gets SIGWINCH
 
     @property
     def lines(self) -> list[str]:
         """All lines, those that have scrolled out included, without the spaces at their ends."""
-        width = self.screen.columns
-        out = ["".join(row[at].data for at in range(width)) for row in self.screen.history.top]
-        return [line.rstrip() for line in (*out, *self.screen.display)]
+        if self._lines is None:
+            rows = [*self.screen.history.top, *(self.screen.buffer[at] for at in range(self.screen.lines))]
+            texts = ("".join(row[at].data for at in range(max(row, default=-1) + 1)) for row in rows)
+            self._lines = [text.rstrip() for text in texts]
+        return self._lines
 
     @property
     def text(self) -> str:
@@ -93,6 +97,7 @@ class EmulatedTerminal:
             raise AssertionError(f"the program has ended\n{self.text}") from None
         self.sent += data
         self._stream.feed(data)
+        self._lines = None
 
     def ended(self) -> int:
         """Wait for the program's end, and return its exit status."""

@@ -41,7 +41,7 @@ def talking(preset, *arguments, text="Two words.", **window):
     server = PlainServer("flags", text=text)
     with (
         served(server) as base_url,
-        chat("--preset", preset, *arguments, server=base_url, **window) as terminal,
+        chat("--preset", preset, "--price", "1,1", *arguments, server=base_url, **window) as terminal,
     ):
         terminal.ready()
         yield terminal, server
@@ -85,7 +85,7 @@ def test_questions_are_edited_recalled_and_pasted_and_the_chat_ends_by_ctrl_d(se
 
 
 def test_commands_complete_choose_keep_here_ask_again_and_forget(served_only):
-    with talking(served_only, text=TOLD, rows=50) as (terminal, server):
+    with talking(served_only, "--max-tokens", "24", text=TOLD, rows=50) as (terminal, server):
         terminal.type("Hello?" + ENTER)
         terminal.until("[server; first word after")
         terminal.ready()
