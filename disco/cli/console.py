@@ -1,30 +1,32 @@
 """The output of the commands: text coloured by the endpoint that wrote it, steps that take a while, tables.
 
-If the output is not a terminal (a pipe, a file, a CI log), the same text appears without colours,
-spinners or control codes.
+On a terminal, streamed text breaks between words at the edge of the window. If the output is not a terminal (a pipe, a
+file, a CI log), the same text appears as it came, without colours, spinners or control codes.
 """
 
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO
 
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.control import Control
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.segment import ControlType
 from rich.table import Table
 from rich.text import Text
+
+from disco.cli.word_wrap import Line, WordWrap, cells, printable, wrapped
 
 __all__ = ["Screen"]
 
 # Distinct also for colour-blind readers, on dark and on light background.
 _COLOURS = ("cyan", "yellow", "magenta", "green", "blue")
-
-# A model's answer is not trusted: its escape sequences must not reach the terminal.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class Screen:
@@ -35,7 +37,8 @@ class Screen:
         width: in characters; the terminal's by default, 110 without a terminal.
     """
 
-    # Mutable: the colour of each endpoint, and whether the cursor is at the start of a line.
+    # Mutable: the colour of each endpoint, whether the cursor is at the start of a line, the streamed text, and what of
+    # its last line is printed.
 
     def __init__(self, file: IO[str] | None = None, *, width: int | None = None) -> None:
         self._console = Console(file=file, highlight=False, width=width)
@@ -43,6 +46,8 @@ class Screen:
             self._console.width = 110
         self._colours: dict[str, str] = {}
         self._at_line_start = True
+        self._wrap = WordWrap()
+        self._printed = ""
 
     @property
     def is_terminal(self) -> bool:
@@ -54,18 +59,30 @@ class Screen:
         return self._colours.setdefault(endpoint, _COLOURS[len(self._colours) % len(_COLOURS)])
 
     def stream(self, text: str, endpoint: str) -> None:
-        """Print a piece of an answer, without a line break."""
-        text = _CONTROL.sub("", text)
-        if text:
-            self._print(Text(text, style=self.colour(endpoint)), end="")
+        """Print a piece of an answer, without a line break; on a terminal, words stay whole."""
+        text, colour = printable(text), self.colour(endpoint)
+        if not text:
+            return
+        if not self._console.is_terminal:
+            self._print(Text(text, style=colour), end="")
             self._at_line_start = text.endswith("\n")
+            return
+        for line in self._wrap.add(text, colour, self._columns):
+            self._show(line, end="\n")
+        current = self._wrap.current
+        if (
+            self._console.is_dumb_terminal
+        ):  # it cannot take back the beginning of a word that then has no room
+            current = Line(current.first(self._wrap.settled_chars))
+        self._show(current, end="")
 
     def line(self, text: str = "", *, style: str = "") -> None:
-        """Print a separate line, below any streamed text."""
-        if not self._at_line_start:
-            self._print(Text(), end="\n")
-        self._print(Text(_CONTROL.sub("", text), style=style), end="\n")
-        self._at_line_start = True
+        """Print a separate line, below any streamed text; on a terminal, it may become several lines."""
+        self.flush_line()
+        text = printable(text)
+        if self._console.is_terminal:
+            text = wrapped(text, self._columns)
+        self._print(Text(text, style=style), end="\n")
 
     def legend(self, endpoints: Iterable[str]) -> None:
         """Print the colour of each endpoint; without colours, print nothing."""
@@ -129,7 +146,7 @@ class Screen:
         with Live(console=self._console, auto_refresh=False) as live:
 
             def show(lines: Sequence[Sequence[tuple[str, str]]]) -> None:
-                rows = [Text.assemble(*((_CONTROL.sub("", t), style) for t, style in row)) for row in lines]
+                rows = [Text.assemble(*((printable(t), style) for t, style in row)) for row in lines]
                 live.update(Text("\n").join(rows), refresh=True)
 
             yield show
@@ -162,12 +179,42 @@ class Screen:
 
     def flush_line(self) -> None:
         """End the line that is being streamed, if there is one."""
+        if self._printed != self._wrap.current.text:
+            self._show(self._wrap.current, end="")
         if not self._at_line_start:
             self._print(Text(), end="\n")
-            self._at_line_start = True
+        self._wrap, self._printed, self._at_line_start = WordWrap(), "", True
+
+    @property
+    def _columns(self) -> int:
+        # rich takes a dumb terminal to be 80 columns wide.
+        dumb = self._console.is_dumb_terminal
+        columns = shutil.get_terminal_size().columns if dumb else self._console.width
+        return columns - 1  # in the last column, terminals differ in where the cursor stands
+
+    def _show(self, line: Line, *, end: str) -> None:
+        """Print what is not printed yet of the line that the cursor is in; take back what is not in it any more."""
+        pieces = line.visible(self._columns)
+        text = "".join(piece for piece, _ in pieces)
+        printed = _common_chars(self._printed, text)
+        surplus = self._printed[printed:]
+        if surplus.strip():
+            back = (ControlType.CURSOR_BACKWARD, cells(surplus))
+            self._console.control(Control(back, (ControlType.ERASE_IN_LINE, 0)))
+        elif surplus:
+            printed = len(text)
+        shown = Text.assemble(*pieces)[printed:]
+        self._print(shown, end=end)
+        self._printed, self._at_line_start = ("", True) if end else (text, not text)
 
     def _print(self, text: Text, *, end: str) -> None:
         self._console.print(text, end=end, soft_wrap=True)
+
+
+def _common_chars(one: str, other: str) -> int:
+    """Return how many characters both texts begin with alike."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _endless(console: Console) -> ConsoleOptions:

@@ -12,6 +12,7 @@ import anyio
 from openai import OpenAIError
 
 from disco.cli.adapter.adapter_command import add_adapter
+from disco.cli.chat.chat_command import add_chat
 from disco.cli.console import Screen
 from disco.cli.doctor.doctor_command import add_doctor
 from disco.cli.fleet.fleet_command import add_fleet
@@ -97,27 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--began-at", type=float, metavar="S", help=argparse.SUPPRESS)  # given by `make quick`
     demo.set_defaults(run=_demo)
 
-    chat = commands.add_parser("chat", help="ask both models in the terminal")
-    chat.add_argument(
-        "--local",
-        default="smollm2-135m",
-        help="local model: a name, a GGUF file, hf:owner/repo/file, or an endpoint of an installed package",
-    )
-    chat.add_argument(
-        "--isolation",
-        choices=("thread", "process"),
-        default="thread",
-        help="where the local model runs (default: thread)",
-    )
-    _add_runtime(chat)
-    chat.add_argument(
-        "--preset", "--policy", default="balanced", help="a preset's name or file (default: balanced)"
-    )
-    chat.add_argument("--model", help="the server's model (default: gpt-4o-mini)")
-    chat.add_argument(
-        "--record", metavar="FILE", help="append route records, numbers only, for `disco replay` (JSON lines)"
-    )
-    chat.set_defaults(run=_chat)
+    _add_runtime(add_chat(commands))
 
     profile = commands.add_parser("profile", help="measure how fast this machine runs a model")
     profile.add_argument(
@@ -170,21 +151,6 @@ async def _demo(screen: Screen, arguments: argparse.Namespace) -> int:
         svg=arguments.svg,
         runtime=arguments.runtime,
         began_at_s=arguments.began_at,
-    )
-
-
-async def _chat(screen: Screen, arguments: argparse.Namespace) -> int:
-    from disco.cli.chat import run_chat  # noqa: PLC0415 - as above
-
-    check_output(arguments, record=arguments.record)
-    return await run_chat(
-        screen,
-        local=arguments.local,
-        isolation=arguments.isolation,
-        runtime=arguments.runtime,
-        preset=arguments.preset,
-        model=arguments.model,
-        record=arguments.record,
     )
 
 

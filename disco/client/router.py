@@ -180,6 +180,18 @@ class Router:
         """Return whether a budget limits requests with these options."""
         return bool(self.preset.limits.budgets or self._preset(options).limits.budgets)
 
+    def budgets_left(self) -> dict[str, dict[str, float]]:
+        """Return `amount`, `window_s` and what is `left` now of each absolute budget of the client, by its name."""
+        counters = map(self.limiter.counter, self.preset.limits.budgets)
+        return {
+            c.limit.name: {
+                "amount": c.limit.amount,
+                "window_s": c.limit.window_s,
+                "left": c.amount(c.left(time.time())),
+            }
+            for c in counters
+        }
+
     def candidate_of(self, server: Endpoint, model: str, options: RequestOptions) -> tuple[Candidate, str]:
         """Return the server as a session sees it, and the name of the preset that applies."""
         preset = self._preset(options)

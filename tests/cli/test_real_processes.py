@@ -1,6 +1,5 @@
-"""The demonstration server, the demo and the chat: real processes with a real model, some of them killed."""
+"""The demonstration server and the demo: real processes with a real model, some of them killed."""
 
-import json
 import os
 import re
 import signal
@@ -14,11 +13,8 @@ import httpx2
 import openai
 import pytest
 
-from disco import AsyncDisco
-from disco.cli import main
 from disco.cli.demonstration.demo_server import DemoServer, DemoServerError
 from disco.cli.demonstration.shaping_proxy import shape
-from disco.endpoints.llamacpp import LlamaCppEndpoint
 
 pytestmark = pytest.mark.real
 
@@ -124,20 +120,3 @@ def test_the_demo_shows_every_scene(arguments):
     if arguments == ["--speculate"]:
         assert re.search(r"window \d+; \d+ rounds; [1-9]\d* of \d+ drafted tokens right", ran.stdout)
         assert "Both texts are the same, byte for byte" in ran.stdout
-
-
-def test_a_chat_is_recorded_without_its_words(tmp_path, monkeypatch, capsys):
-    def client(*, local, isolation, **more):  # with 2,048 tokens, it may go on for minutes
-        return AsyncDisco(local=LlamaCppEndpoint(model=local, name="device", context_tokens=192), **more)
-
-    monkeypatch.setattr("disco.cli.chat.AsyncDisco", client)
-    said = iter(["What is a xylophone-4711?", ""])
-    monkeypatch.setattr("builtins.input", lambda prompt: next(said))
-    path = tmp_path / "routes.jsonl"
-    assert main(["chat", "--policy", "private", "--record", str(path)]) == 0
-    assert capsys.readouterr().out
-    (record,) = path.read_text(encoding="utf-8").splitlines()
-    assert json.loads(record)["winner"] == "device"
-    assert "xylophone" not in record
-    assert main(["chat", "--record", str(tmp_path)]) == 2  # before anything is loaded
-    assert "is a folder" in capsys.readouterr().err

@@ -2,6 +2,9 @@
 
 import io
 
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from rich.console import Console
 
 from disco.cli.console import Screen
@@ -60,3 +63,61 @@ def test_on_a_terminal_each_endpoint_keeps_its_colour_and_a_step_shows_its_progr
     with screen.step("Loading") as progress:
         progress(3.0, "reading the model")
     assert "Loading" in out.getvalue()
+
+
+def lines_of(terminal):
+    return [line.rstrip() for line in terminal.display]
+
+
+def emulated(pieces, columns, *, dumb=False):
+    """A terminal of that width that shows a streamed text, as it is once each piece has come."""
+    pyte = pytest.importorskip("pyte")
+    out = io.StringIO()
+    screen = Screen(out)
+    screen._console = Console(
+        file=out, force_terminal=True, width=columns, _environ={"TERM": "dumb" if dumb else "xterm"}
+    )
+    terminal = pyte.Screen(columns, 60)
+    terminal.set_mode(pyte.modes.LNM)
+    stream = pyte.Stream(terminal)
+    for piece in pieces:
+        screen.stream(piece, "device")
+        stream.feed(out.getvalue())
+        out.truncate(0)
+        out.seek(0)
+        yield terminal
+    screen.line("[end]")
+    stream.feed(out.getvalue())
+    yield terminal
+
+
+WORDS = [" the", " sea", "side", " is", " unfath", "om", "ably", " deep", ".", " naïve", "té", "\n"]
+TOKENS = st.lists(st.sampled_from(WORDS), max_size=24)
+
+
+@given(tokens=TOKENS, columns=st.integers(24, 40), dumb=st.booleans())
+def test_on_a_terminal_streamed_words_are_whole_whatever_their_pieces(tokens, columns, dumb):
+    if dumb:  # of unknown width here, as it is no real one
+        tokens, columns = tokens * 4, 80
+    text = "".join(tokens)
+    assume(max(map(len, text.split()), default=0) < columns)  # a longer word is cut at the edge
+    *_, terminal = emulated(tokens, columns, dumb=dumb)
+    shown = lines_of(terminal)
+    told = shown[: shown.index("[end]")]
+    assert " ".join(told).split() == text.split()
+
+
+def test_a_word_that_has_no_room_goes_to_the_next_line_as_it_grows():
+    screens = [lines_of(at)[:3] for at in emulated(["The sea", " is", " deep", "ly", " blue"], 12)]
+    assert screens == [
+        ["The sea", "", ""],
+        ["The sea is", "", ""],
+        ["The sea is", "deep", ""],
+        ["The sea is", "deeply", ""],
+        ["The sea is", "deeply blue", ""],
+        ["The sea is", "deeply blue", "[end]"],
+    ]
+    row = "The sea is deep, and " * 4
+    dumb = [lines_of(at)[0] for at in emulated([row[:73], "ly", " blue"], 80, dumb=True)]
+    held = row[:71].rstrip()  # without the last word, which may grow
+    assert dumb == [held, held, row[:73] + "ly", row[:73] + "ly"]

@@ -13,6 +13,7 @@ from watched import virtually
 import disco
 from disco import AsyncDisco, Disco
 from disco.dispatch import Preset
+from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint, SimulatedProfile
 from disco.endpoints.simulation.simulated_script import Fault
 
 
@@ -61,6 +62,40 @@ def test_tokens_that_came_together_or_are_held_for_a_steady_pace_are_counted_dow
     settings = {"local": device(answer_tokens=12, packet_tokens=12), "policy": "private"}
     with Disco(**settings) as client, create(client, stream=True) as stream:
         assert stream.buffered_tokens == 12
+
+
+def test_the_progress_of_an_answer_says_who_writes_what_waits_and_what_it_has_cost():
+    """The bank in tokens and seconds, and at the end the cost of the record."""
+    slow = Preset(dispatch={"policy": "race"}, playback={"pace_tps": 20, "max_hold_s": 0.4})
+    server = SimulatedEndpoint("server", SimulatedProfile(answer_tokens=40, prefill_tps=5.0))
+
+    async def main():
+        seen = []
+        local = device(answer_tokens=40, decode_tps=200.0)
+        async with AsyncDisco(local=local, tiers=[server], policy=slow) as client:
+            stream = await create(client, stream=True)
+            async for _ in stream:
+                seen.append(stream.progress)
+                assert seen[-1].buffered_tokens == stream.buffered_tokens
+            return seen, stream.route
+
+    seen, route = virtually(main)
+    assert {progress.writer for progress in seen} == {"device"}
+    assert seen[0].running == ("device",)  # the server has lost
+    assert seen[-1].running == ()
+    fullest = max(seen, key=lambda progress: progress.buffered_tokens)
+    assert fullest.buffered_s == fullest.buffered_tokens / 20 > 0.25
+    assert [p.tokens for p in seen] == sorted(p.tokens for p in seen)
+    assert seen[-1].tokens == 40
+    assert seen[-1].cost == pytest.approx(route.cost)
+    assert min(progress.cost for progress in seen) > 0
+    with (
+        Disco(local=device(answer_tokens=3), policy="private") as client,
+        create(client, stream=True) as stream,
+    ):
+        assert stream.progress.writer == "device"
+        list(stream)
+        assert (stream.progress.buffered_tokens, stream.progress.running) == (0, ())
 
 
 FORGETS = """

@@ -90,6 +90,28 @@ async def test_a_stream_that_is_left_early_is_recorded_as_cancelled(kind, way):
     assert route.finish_reason == "cancelled"
 
 
+@pytest.mark.parametrize("kind", [AsyncDisco, Disco])
+async def test_the_progress_of_a_direct_stream_has_no_bank_and_no_cost_before_its_end(kind):
+    made = {"base_url": BASE, "api_key": "k", "http_client": http_client(kind, Server(answering))}
+    async with entered(kind(**made)) as client:
+        stream = await got(WAYS["with usage"](client))
+        await got(stream.__anext__() if kind is AsyncDisco else stream.__next__())
+        begun = stream.progress
+        await items(stream)
+        ended = stream.progress
+    assert (begun.writer, begun.running, begun.buffered_tokens, begun.cost) == (
+        "server",
+        ("server",),
+        0,
+        None,
+    )
+    assert (ended.running, ended.tokens, ended.cost) == (
+        (),
+        stream.route.answer_tokens,
+        stream.route.cost,
+    )
+
+
 ODD = [[], 5, {"choices": [5]}, {"choices": [{"delta": "x"}]}, {"choices": None}, {"choices": [{}]}]
 
 

@@ -255,8 +255,8 @@ def test_a_chat_shows_a_divided_answer(monkeypatch, capsys):
         own = {"local": local, "device_profile": DEVICE, "server_profile": SERVER}
         return AsyncDisco(tiers=[beginning], preset=given["preset"], on_route=given["on_route"], **own)
 
-    said = iter([question()[0]["content"], ""])
-    monkeypatch.setattr("disco.cli.chat.AsyncDisco", client)
+    said = iter([question()[0]["content"], "/quit"])
+    monkeypatch.setattr("disco.cli.chat.chat_setup.AsyncDisco", client)
     monkeypatch.setattr("builtins.input", lambda prompt: next(said))
     assert main(["chat", "--policy", "assist"]) == 0
     shown = capsys.readouterr().out

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
 from pathlib import Path
 from typing import Final
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 from disco.cli.console import Screen
+from disco.cli.word_wrap import printable
 from disco.errors import ConfigurationError
 
 __all__ = ["RecordedScreen"]
@@ -93,14 +93,14 @@ class RecordedScreen(Screen):
 
     def stream(self, text: str, endpoint: str) -> None:
         super().stream(text, endpoint)
-        self._line.append(_printable(text), style=self.colour(endpoint))
+        self._line.append(printable(text), style=self.colour(endpoint))
 
     def line(self, text: str = "", *, style: str = "") -> None:
         super().line(text, style=style)
         if self._is_step:
             return
         self._keep_line()
-        self._kept.print(Text(_printable(text), style=style))
+        self._kept.print(Text(printable(text), style=style))
 
     def legend(self, endpoints: Iterable[str]) -> None:
         names = list(endpoints)
@@ -118,6 +118,11 @@ class RecordedScreen(Screen):
         kept = Screen(file=io.StringIO())
         kept._console = self._kept  # noqa: SLF001 - the same table, printed again
         kept.table(title, columns, cells)
+
+    def show(self, picture: RenderableType) -> None:
+        super().show(picture)
+        self._keep_line()
+        self._kept.print(picture)
 
     @contextmanager
     def step(self, what: str) -> Iterator[Callable[[float, str], None]]:
@@ -152,7 +157,7 @@ class RecordedScreen(Screen):
 
             yield show
         for row in last[0] if last else ():
-            self._kept.print(Text.assemble(*((_printable(text), style) for text, style in row)))
+            self._kept.print(Text.assemble(*((printable(text), style) for text, style in row)))
 
     def save_svg(self, path: str, *, title: str) -> None:
         """Write the picture.
@@ -179,7 +184,3 @@ class RecordedScreen(Screen):
         if self._line:
             self._kept.print(self._line)
             self._line = Text()
-
-
-def _printable(text: str) -> str:
-    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "", text)

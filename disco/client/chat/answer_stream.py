@@ -18,6 +18,7 @@ from disco.client.chat.stream_types import DiscoStream, not_complete
 from disco.client.live_driver import LiveSession
 from disco.errors import attach_evidence
 from disco.events import Delta
+from disco.session.records.answer_progress import AnswerProgress, answer_progress
 from disco.session.records.assist_record import AssistState, assist_state
 
 if TYPE_CHECKING:
@@ -82,6 +83,11 @@ class SessionStream(DiscoStream):
         """
         unread = sum(delta.tokens for delta in self._reading.first) + len(self._waiting)
         return round(self._live.buffered_tokens) + unread
+
+    @property
+    def progress(self) -> AnswerProgress:
+        """The answer as it stands: who writes now, how much is written but not yet shown, what it has cost so far."""
+        return answer_progress(self._live.session, self.buffered_tokens)
 
     @property
     def assist(self) -> AssistState | None:

@@ -10,6 +10,7 @@ from openai.types.chat import ChatCompletionChunk
 from disco.errors import DiscoError
 
 if TYPE_CHECKING:
+    from disco.session.records.answer_progress import AnswerProgress
     from disco.session.records.assist_record import AssistState
     from disco.session.records.route_record import RouteRecord
 
@@ -38,6 +39,14 @@ class RouteOfStream:
         """The fill of the playback buffer: tokens that are written but not yet returned to the application.
 
         Counts the text held back for a steady pace and the text not yet read. A chunk counts as at least one token.
+        """
+        raise NotImplementedError
+
+    @property
+    def progress(self) -> AnswerProgress | None:
+        """The answer as it stands: who writes now, how much is written but not yet shown, what it has cost so far.
+
+        May be read at any time, also while a chunk is awaited. None before a direct answer has begun.
         """
         raise NotImplementedError
 

@@ -225,9 +225,14 @@ class DirectAnswer:
             self.texts.append((time.monotonic(), delta.content if is_plain else chunk))
 
     @property
+    def endpoint(self) -> str:
+        """The name of the server."""
+        return self._server.name
+
+    @property
     def writer(self) -> str | None:
         """The name of the server, once there is text."""
-        return self._server.name if self.texts or self._route is not None else None
+        return self.endpoint if self.texts or self._route is not None else None
 
     def _read_pieces(self) -> None:
         from disco.client.direct.direct_record import read_pieces  # noqa: PLC0415 - numpy loads with it

@@ -24,6 +24,7 @@ from disco.endpoints.openai_api.sse import EventSplitter
 
 if TYPE_CHECKING:
     from disco.client.direct.direct_answer import DirectAnswer
+    from disco.session.records.answer_progress import AnswerProgress
     from disco.session.records.assist_record import AssistState
     from disco.session.records.route_record import RouteRecord
 
@@ -61,6 +62,19 @@ class _Direct(RouteOfStream):
     @property
     def buffered_tokens(self) -> int:
         return 0  # the SDK's way has no buffer
+
+    @property
+    def progress(self) -> AnswerProgress | None:
+        if self.noted is None:
+            return None
+        from disco.session.records.answer_progress import AnswerProgress  # noqa: PLC0415 - numpy loads with it
+
+        noted = self.noted
+        if noted.ended_at is None:
+            running = (noted.endpoint,)
+            return AnswerProgress(self.writer, running, len(noted.texts), 0, buffered_s=None, cost=None)
+        route = noted.route()
+        return AnswerProgress(self.writer, (), route.answer_tokens, 0, buffered_s=None, cost=route.cost)
 
     @property
     def assist(self) -> AssistState | None:

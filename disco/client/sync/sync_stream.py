@@ -18,6 +18,7 @@ from disco.client.sync.portal import Portal
 from disco.events import Delta
 
 if TYPE_CHECKING:
+    from disco.session.records.answer_progress import AnswerProgress
     from disco.session.records.assist_record import AssistState
     from disco.session.records.route_record import RouteRecord
 
@@ -51,6 +52,11 @@ class SyncSessionStream(DiscoSyncStream):
     def buffered_tokens(self) -> int:
         """See `SessionStream.buffered_tokens`. Items fetched together with the last chunk are not counted."""
         return self._stream.buffered_tokens
+
+    @property
+    def progress(self) -> AnswerProgress:
+        """See `SessionStream.progress`; `buffered_tokens` is as in this class."""
+        return self._stream.progress
 
     @property
     def assist(self) -> AssistState | None:

@@ -1,0 +1,1 @@
+"""`disco chat`: ask both models in the terminal."""

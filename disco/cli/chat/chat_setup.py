@@ -1,0 +1,137 @@
+"""Open a chat: its client, the place where it is shown, and what it shows of warnings."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, Literal
+
+from disco.cli.chat.chat_loop import Chat, ChatSettings
+from disco.cli.chat.plain_view import PlainView
+from disco.cli.chat.route_book import RouteBook
+from disco.cli.chat.view import View
+from disco.cli.console import Screen
+from disco.client import AsyncDisco, RouteLog
+from disco.client.endpoint_catalog.runtimes import Runtime
+from disco.dispatch import available_presets, load_preset
+from disco.errors import ConfigurationError
+from disco.session.records.route_record import RouteRecord
+
+__all__ = ["run_chat"]
+
+MODEL = "gpt-4o-mini"
+DAY_S = 86_400.0
+
+
+async def run_chat(
+    screen: Screen,
+    *,
+    local: str,
+    preset: str,
+    model: str | None = None,
+    isolation: Literal["thread", "process"] = "thread",
+    runtime: Runtime = "auto",
+    price: tuple[float, float] | None = None,
+    budget_usd: float | None = None,
+    max_tokens: int | None = None,
+    history: str | None = None,
+    record: str | os.PathLike[str] | None = None,
+) -> int:
+    """Read questions until the user ends the chat, and stream the answers; return the exit status.
+
+    The server is the one in OPENAI_API_KEY and OPENAI_BASE_URL. Without a key, only the local model answers.
+
+    Args:
+        screen: the screen to print on.
+        local: see `AsyncDisco`.
+        preset: see `AsyncDisco`.
+        model: the server's model; None: gpt-4o-mini.
+        isolation: see `AsyncDisco`.
+        runtime: see `AsyncDisco`.
+        price: see `AsyncDisco`.
+        budget_usd: the most that servers may charge within any day, USD; None: what the preset says.
+        max_tokens: the most tokens of an answer; None: no limit of the chat's own.
+        history: a file that keeps the questions for later chats; None: in memory.
+        record: a file to append the route records to, for `disco replay`; None: no records.
+
+    Raises:
+        ConfigurationError: a file cannot be written to, a setting is wrong, or a server's model is named but there is
+            no key for a server.
+    """
+    has_server = bool(os.environ.get("OPENAI_API_KEY"))
+    if not has_server and model is not None:
+        raise ConfigurationError(
+            "--model names the server's model, but without OPENAI_API_KEY there is no server: set the key, or "
+            "leave --model out"
+        )
+    settings = ChatSettings(
+        local=local,
+        preset=load_preset(preset).name,
+        model=model or MODEL,
+        has_server=has_server,
+        max_tokens=max_tokens,
+        presets={name: load_preset(name).summary for name in available_presets()},
+    )
+    book = RouteBook()
+    budget: dict[str, Any] | None = None
+    if budget_usd is not None:
+        budget = {"server_usd": budget_usd, "window_s": DAY_S}
+    with nullcontext() if record is None else RouteLog(record) as routes:
+        listeners: list[Callable[[RouteRecord], object]] = [book] if routes is None else [book, routes]
+        async with AsyncDisco(
+            local=local,
+            isolation=isolation,
+            runtime=runtime,
+            preset=preset,
+            price=price,
+            budget=budget,
+            on_route=listeners,
+        ) as client:
+            chat = Chat(screen, client, settings, book)
+            chat.view = view = _view(screen, chat, history)
+            with _warnings_to(view.note):
+                return await chat.run()
+
+
+def _view(screen: Screen, chat: Chat, history: str | None) -> View:
+    from disco.cli.chat.terminal_output import can_draw  # noqa: PLC0415 - prompt_toolkit is for terminals
+
+    if can_draw():
+        from disco.cli.chat.question_history import open_history  # noqa: PLC0415 - as above
+        from disco.cli.chat.terminal_view import TerminalView  # noqa: PLC0415 - as above
+
+        return TerminalView(screen, chat.status_line, chat.settings.presets, open_history(history))
+    for stream in (sys.stdin, sys.stdout):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # an answer may have what the pipe's encoding has not
+    return PlainView(screen, "you: " if sys.stdin.isatty() else "")
+
+
+@contextmanager
+def _warnings_to(note: Callable[[str], None]) -> Iterator[None]:
+    """Show what is logged as a warning, or raised as one, as lines of the chat: elsewhere they would garble it."""
+    loop = asyncio.get_running_loop()
+
+    class Notes(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.name == "disco.route":  # failed attempts: the chat says it of the whole answer
+                return
+            text = " ".join(record.getMessage().split())
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(note, text)
+
+    handler = Notes(logging.WARNING)
+    loggers = [logging.getLogger(name) for name in ("disco", "py.warnings")]
+    logging.captureWarnings(capture=True)
+    for logger in loggers:
+        logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeHandler(handler)
+        logging.captureWarnings(capture=False)

@@ -1,0 +1,73 @@
+"""`disco chat` line by line, without a terminal: the real model answers."""
+
+import json
+import os
+import stat
+
+import pytest
+
+from disco.cli import main
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture
+def says(monkeypatch):
+    """What comes in through the pipe."""
+
+    def says(*lines):
+        left = iter(lines)
+
+        def line(prompt=""):
+            assert prompt == ""  # a pipe gets no prompt
+            try:
+                return next(left)
+            except StopIteration:
+                raise EOFError from None
+
+        monkeypatch.setattr("builtins.input", line)
+
+    return says
+
+
+def test_a_chat_is_recorded_without_its_words(tmp_path, says, capsys):
+    says("", "What is a\\", "xylophone-4711?", "/why", "/policy fast", "/polic y", "/nothing")
+    path = tmp_path / "routes.jsonl"
+    assert main(["chat", "--policy", "private", "--max-tokens", "24", "--record", str(path)]) == 0
+    out = capsys.readouterr().out
+    (record,) = path.read_text(encoding="utf-8").splitlines()
+    assert json.loads(record)["winner"] == "device"
+    assert "xylophone" not in record
+    assert "\x1b" not in out
+    assert "first text after" in out  # the time line
+    assert (
+        out.index("answered under fast")
+        < out.index("no preset is called 'y'")
+        < out.index("no command /nothing")
+    )
+    assert main(["chat", "--record", str(tmp_path)]) == 2  # before anything is loaded
+    assert "is a folder" in capsys.readouterr().err
+
+
+def test_a_failed_question_is_one_line_with_a_remedy_and_the_chat_goes_on(says, capsys):
+    says("Hello?", "/retry")
+    assert main(["chat", "--local", "http://127.0.0.1:9/v1#none"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [
+        line for line in lines if line.startswith("The server at 127.0.0.1:9 cannot be reached.")
+    ] == lines[-2:]
+
+
+def test_a_history_file_is_the_users_alone(tmp_path):
+    from disco.cli.chat.question_history import open_history
+    from disco.errors import ConfigurationError
+
+    path = tmp_path / "questions"
+    path.touch(mode=0o644)
+    open_history(str(path)).store_string("one\ntwo")
+    assert list(open_history(str(path)).load_history_strings()) == ["one\ntwo"]
+    if os.name == "posix":
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(open_history(None).load_history_strings()) == []
+    with pytest.raises(ConfigurationError, match=r"--history .*cannot be read and written"):
+        open_history(str(tmp_path))

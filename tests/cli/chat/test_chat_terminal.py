@@ -1,0 +1,186 @@
+"""`disco chat` as its user sees it, on an emulated terminal: with real models, and with a server of known answers."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+
+import pytest
+
+pytest.importorskip("pexpect")
+if sys.platform == "win32":
+    pytest.skip("needs a pseudo-terminal", allow_module_level=True)
+
+from cli.chat.emulated_terminal import chat
+from plain_server import PlainServer, served
+
+pytestmark = pytest.mark.real
+
+ENTER, ALT_ENTER, CTRL_C, CTRL_D, CTRL_J, UP, TAB = "\r", "\x1b\r", "\x03", "\x04", "\n", "\x1b[A", "\t"
+PASTE = "\x1b[200~{}\x1b[201~"
+STORY = (
+    "The lighthouse keeper, an extraordinarily conscientious woman, wrote everything into a leather-bound logbook: "
+    "the wind, the weather, 海は広いな、大きいな。月がのぼるし、日が沈む。and "
+    "https://example.org/a/very/long/address/that/does/not/fit until the naïve young engineer asked her why.\n\n"
+    "```python\n    total = first_value + second_value + third_value\n```\nNobody remembers her answer."
+)
+TOLD = "Two words.\x1b]0;title\x07\x1b[2J"
+
+
+@pytest.fixture
+def served_only(tmp_path):
+    """A preset under which only the server answers, and at once."""
+    path = tmp_path / "served-only.toml"
+    path.write_text('[dispatch]\npolicy = "server_only"\n[playback]\npace_tps = "off"\n')
+    return str(path)
+
+
+@contextlib.contextmanager
+def talking(preset, *arguments, text="Two words.", **window):
+    server = PlainServer("flags", text=text)
+    with (
+        served(server) as base_url,
+        chat("--preset", preset, "--price", "1,1", *arguments, server=base_url, **window) as terminal,
+    ):
+        terminal.ready()
+        yield terminal, server
+
+
+def questions(server):
+    """The questions that the server got, each with the conversation before it; a probe is none."""
+    bodies = [[m["content"] for m in body["messages"]] for body in server.bodies]
+    return [(said[-1], said[:-1]) for said in bodies if not said[-1].startswith("Tally")]
+
+
+def test_questions_are_edited_recalled_and_pasted_and_the_chat_ends_by_ctrl_d(served_only):
+    with talking(served_only) as (terminal, server):
+        terminal.type("one" + ALT_ENTER + "two" + CTRL_J + "three\\" + ENTER + "four")
+        terminal.until("     four")
+        terminal.type(ENTER)
+        terminal.until("first word after")
+        terminal.ready()
+        assert questions(server)[-1] == ("one\ntwo\nthree\nfour", [])
+        terminal.type(PASTE.format("def f():\r\n    return 1\r\n\r\nWhat does it do?"))
+        terminal.until("     What does it do?")
+        assert len(questions(server)) == 1  # a paste sends nothing
+        terminal.type(ENTER)
+        terminal.until(lambda: terminal.text.count("first word after") == 2)
+        terminal.ready()
+        assert questions(server)[-1] == (
+            "def f():\n    return 1\n\nWhat does it do?", ["one\ntwo\nthree\nfour", "Two words."]
+        )  # fmt: skip
+        terminal.type(UP)
+        terminal.until(lambda: terminal.text.count("def f():") == 2)
+        terminal.type(CTRL_C)  # clears the line
+        terminal.until("Ctrl-C again, or Ctrl-D, ends the chat")
+        assert terminal.lines[-1] != "def f():"
+        terminal.type("another" + CTRL_D)  # in a line that is not empty, Ctrl-D ends nothing
+        terminal.until("you: another")
+        terminal.type(CTRL_C)
+        terminal.ready()
+        terminal.type(CTRL_D)
+        assert terminal.ended() == 0
+        assert len(questions(server)) == 2
+
+
+def test_commands_complete_choose_keep_here_ask_again_and_forget(served_only):
+    with talking(served_only, "--max-tokens", "24", text=TOLD, rows=50) as (terminal, server):
+        terminal.type("Hello?" + ENTER)
+        terminal.until("[server; first word after")
+        terminal.ready()
+        assert "Two words.]0;title[2J" in terminal.lines  # harmless: shown, not obeyed
+        assert b"\x1b]0;title" not in terminal.sent
+        terminal.type("/retry" + ENTER)
+        terminal.until(lambda: terminal.text.count("first word after") == 2)
+        terminal.ready()
+        assert questions(server)[-1] == ("Hello?", [])
+        terminal.type("/clear" + ENTER)
+        terminal.until("A new conversation.")
+        terminal.ready()
+        terminal.type("/retr")
+        terminal.until("ask the last question again")  # the menu
+        terminal.type(TAB)
+        terminal.until(lambda: terminal.text.count("you: /retry") == 2)
+        terminal.type(ENTER)
+        terminal.until("Nothing was asked yet.")
+        terminal.ready()
+        terminal.type("/locla" + ENTER)
+        terminal.until("Did you mean /local or")
+        terminal.ready()
+        terminal.type("/policy" + ENTER)
+        terminal.until("Both start on every prompt")
+        terminal.ready()
+        terminal.type("/local" + ENTER)
+        terminal.until("The next questions stay on this machine.")
+        terminal.until(lambda: "only this machine" in terminal.bar)
+        terminal.type("/policy balanced" + ENTER)  # the server's own preset forbids the device
+        terminal.until("answered under balanced")
+        terminal.ready()
+        terminal.type("Say hello." + ENTER)
+        terminal.until(
+            lambda: re.search(r"\[device; first word after", terminal.text) or "[stopped" in terminal.text
+        )
+        assert len(questions(server)) == 2  # the server has not heard of it
+        terminal.ready()
+        terminal.type("/quit" + ENTER)
+        assert terminal.ended() == 0
+
+
+@pytest.mark.parametrize("columns", [40, pytest.param(61, marks=pytest.mark.slow)])
+def test_words_break_at_the_edge_and_code_is_left_to_the_terminal(served_only, columns):
+    with talking(served_only, text=STORY, columns=columns, rows=60) as (terminal, _):
+        terminal.type("Tell me." + ENTER)
+        terminal.until("first word after")
+        terminal.ready()
+        shown = terminal.since("you: Tell me.")
+        shown = shown[: next(at for at, line in enumerate(shown) if line.startswith("[server"))]
+        prose, _, code = "\n".join(shown).partition("```python\n")
+        told, _, rest = STORY.partition("```python\n")
+        fitting = [word for word in told.split() if not re.search("[^ -~ï]", word) and len(word) < columns]
+        found = [word for word in prose.split() if word in fitting]
+        assert found == fitting  # each in one piece, in order
+        assert "".join(prose.split()) == "".join(told.split())
+        assert not [line for line in shown if line and line[0] in "、。"]
+        line = rest.partition("\n")[0]
+        assert "".join(code.split("\n")[: 1 + len(line) // columns]) == line.rstrip()  # as the terminal wraps
+        assert code.endswith("```\nNobody remembers her answer.")
+
+
+def test_an_answer_of_real_models_is_stopped_explained_and_resized(native_server):
+    with chat("--preset", "fast", server=native_server.base_url, rows=50) as terminal:
+        terminal.ready()
+        terminal.type("Write a long story about the sea." + ENTER)
+        terminal.until(
+            lambda: re.search(r"(device|server) writes.* · bank \d+ tokens.* µ\$ · fast", terminal.bar)
+        )
+        terminal.type("and then")  # what is typed meanwhile is not lost
+        terminal.until("you: and then")
+        terminal.resize(44, 50)
+        terminal.until(lambda: "writes" in terminal.bar and len(terminal.bar) < 44)
+        terminal.until(
+            lambda: len(terminal.since("you: Write a long story about the sea.")) and _is_long(terminal)
+        )
+        terminal.type(CTRL_C)
+        terminal.until("[stopped;")
+        terminal.until(lambda: [line for line in terminal.lines if line][-2] == "you: and then")
+        terminal.type(CTRL_C)
+        terminal.ready()
+        terminal.resize(90, 50)
+        terminal.type("/why" + ENTER)
+        terminal.until("the reader leaves")
+        terminal.ready()
+        why = terminal.since("you: /why")
+        assert [line.split()[0] for line in why if line.startswith(("device", "server", "reader"))][:3] == [
+            "device", "server", "reader"
+        ]  # fmt: skip
+        terminal.type(CTRL_C)
+        terminal.until("Ctrl-C again, or Ctrl-D, ends the chat")
+        terminal.type(CTRL_C)
+        assert terminal.ended() == 0
+
+
+def _is_long(terminal):
+    """Whether several lines of the story are complete."""
+    below = terminal.since("you: Write a long story about the sea.")
+    return len([line for line in below if line]) > 6
