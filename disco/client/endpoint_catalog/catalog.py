@@ -99,6 +99,12 @@ class CatalogEntry:
         """The endpoint's present address: a name may later stand for another server."""
         return getattr(self.endpoint, "address", None)
 
+    @property
+    def identity(self) -> Hashable:
+        """What tells this endpoint from all others of the program's clients: two models here may have one name."""
+        address = self.address
+        return self.name, self.endpoint if address is None else address
+
     def asked_for(self, model: str) -> str:
         """Return the model to request from this endpoint for a request that names `model`."""
         return self.model or model
