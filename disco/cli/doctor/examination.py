@@ -19,6 +19,7 @@ from disco.cli.doctor.kept_settings import check_client, check_preset, check_sta
 from disco.cli.doctor.local_model import check_first_tokens, check_model_file_of, check_profile
 from disco.cli.doctor.machine import check_disk, check_memory, check_python
 from disco.cli.doctor.packages import check_extras, check_required, check_runtime
+from disco.cli.doctor.price import check_price
 from disco.cli.doctor.serve_port import check_attach, check_port
 from disco.cli.doctor.server import check_answer, check_api, check_continuation, check_model
 from disco.cli.doctor.server_address import check_connection, check_key_form
@@ -56,6 +57,7 @@ def _lines(setup: Setup) -> tuple[tuple[Check, ...], ...]:
             Check("connection", _QUICK_S, check_connection),
             Check("server", _SERVER_S, check_api),
             Check("model", _QUICK_S, check_model),
+            Check("price", _QUICK_S, check_price),
             Check("answer", _SERVER_S, check_answer),
             Check("continuation", _ASKING_S, check_continuation),
         ),

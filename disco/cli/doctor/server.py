@@ -13,6 +13,7 @@ import openai
 from disco.cli.doctor.finding import Facts, Finding, Setup, command, does_not, sets, unchecked, works
 from disco.cli.doctor.hidden_secrets import known_secrets, quoted
 from disco.cli.doctor.model_list import Listed, list_models, why_no_connection
+from disco.cli.doctor.price import price_at_server
 from disco.cli.doctor.server_address import ADDRESS, KEY, Address, address
 from disco.endpoints.continuation import Continuation
 from disco.endpoints.continuation.methods import LADDER
@@ -21,7 +22,6 @@ from disco.endpoints.local_server.server_info import the_model
 from disco.endpoints.openai_api.api_endpoint import OpenAIEndpoint
 from disco.endpoints.openai_api.sdk_client import PlainClient
 from disco.errors import EndpointFailure, FailureKind, nearest
-from disco.profiles import load_prices
 from disco.request import Request
 
 __all__ = ["check_answer", "check_api", "check_continuation", "check_model", "continuation_finding"]
@@ -331,8 +331,8 @@ def _models(count: int) -> str:
 def _cost(model: str) -> str:
     requests = len(LADDER)
     reads, writes = _PROMPT_TOKENS + requests * _PROBE_TOKENS, _TOKENS + requests * 8
-    known = load_prices().find(model)
+    price = price_at_server(model)
     tokens = f"about {reads} tokens to read and at most {writes} to write"
-    if known is None:
+    if price is None:
         return f"{tokens}; the price of {model} is not known"
-    return f"{tokens}, {known.price.usd(reads, writes):.5f} USD at the price of {model}"
+    return f"{tokens}, {price.usd(reads, writes):.5f} USD at the price of {model}"
