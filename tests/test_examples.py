@@ -43,6 +43,15 @@ def test_stream_on_this_machine_alone_and_with_a_server(tmp_path, llama_server):
         assert re.fullmatch(rf"{writers} wrote first; the answer cost [0-9.]+ USD", last)
 
 
+def test_speech_gives_the_engine_whole_sentences_and_compares(tmp_path):
+    *lines, begin, end = run("speech.py", tmp_path).strip().splitlines()
+    spoken = [line for line in lines if line]
+    assert all(re.fullmatch(r" *\d+\.\d\d s  .+", line) for line in spoken)
+    assert all(line.endswith((".", "!", "?", ":")) for line in spoken[1:-1])
+    assert begin.startswith("The voice can begin after")
+    assert re.match(rf"{len(spoken)} pieces; a voice of 3.5 tokens/s has \d+ silences", end)
+
+
 def test_failover_goes_on_where_the_server_died(tmp_path):
     printed = run("failover.py", tmp_path)
     assert re.findall(r"^\[(\w+)\] ", printed, flags=re.MULTILINE) == ["server", "device"]

@@ -169,20 +169,26 @@ class Router:
     def is_direct(self, server: OpenAIEndpoint, model: str, options: RequestOptions) -> bool:
         """Return whether nothing is left to decide about a request: the server gives the answer, as it comes.
 
-        That is so where no other endpoint may take part, no budget limits the answer, the reader wants no pace and no
-        deadline, there are no classes to choose between, and the server is not known to continue an answer that breaks
-        off.
+        That is so where no other endpoint may take part, no budget limits the answer, the reader wants no pace, no
+        sentences and no deadline, there are no classes to choose between, and the server is not known to continue an
+        answer that breaks off.
         """
         return (
             not self.endpoints.has_others
             and not options.classes
-            and options.pace_tps in (None, "off")
+            and self._passes_on(options)
             and options.deadline_s is None
             and not self.has_budget(options)
             and not self.endpoints.pairs.may_draft(server, drafting_of(options, self._preset(options)))
             and self.may_ask(server, options)
             and not server.is_known_to_continue(model)
         )
+
+    def _passes_on(self, options: RequestOptions) -> bool:
+        """Return whether text may leave as it comes: nobody asked for a pace, or for sentences."""
+        if options.pace_tps is None:
+            return self._preset(options).playback.release == "word"
+        return options.pace_tps == "off"
 
     def has_budget(self, options: RequestOptions) -> bool:
         """Return whether a budget limits requests with these options."""

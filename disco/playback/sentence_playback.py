@@ -49,19 +49,19 @@ class SentencePlayback(Playback):
         self._spoken_until_at = _AT_ONCE  # when the listener has heard all that has left
 
     def push(self, now: float, delta: Delta) -> None:
-        """See `Playback.push`."""
+        """Take `delta` from generation at `now`, s; see `Playback.push`."""
         super().push(now, delta)
         self._next = None
         if self.released_chars == 0:
             self._text_started_at = now  # the listener begins no earlier than now
 
     def retract(self, position: int) -> list[Delta]:
-        """See `Playback.retract`."""
+        """Take back everything unreleased after character `position` of the answer; see `Playback.retract`."""
         self._next = None
         return super().retract(position)
 
     def end(self, now: float) -> None:
-        """See `Playback.end`; the rest leaves by sentences, too, all of them now."""
+        """End the input at `now`, s; the rest leaves by sentences, too, all of them now."""
         self._next = None
         super().end(now)
 
@@ -77,7 +77,7 @@ class SentencePlayback(Playback):
         return self._due()[0]
 
     def release(self, now: float) -> list[Delta]:
-        """Return what the listener gets at `now`, in order: one delta for each sentence or part of one."""
+        """Return what the listener gets at `now`, s, in order: one delta for each sentence or part of one."""
         self._seen_at = now
         out: list[Delta] = []
         while self._queue:

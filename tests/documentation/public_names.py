@@ -26,7 +26,7 @@ OWN_MATTER = {
 }
 # What says of a number how it is to be read, in its name or in its description.
 UNIT = re.compile(
-    r"(^|_)(s|at|tokens|usd|tps|flops|bytes|mib|chars|share|ms|j|mflop|mb|seed|port|in|out|rows|requests|crc32)(_|$)"
+    r"(^|_)(s|at|days|tokens|usd|tps|flops|bytes|mib|chars|share|ms|j|mflop|mb|seed|port|in|out|rows|requests|crc32)(_|$)"
 )
 UNIT_WORDS = re.compile(
     r"\b(s|ms|seconds?|tokens?|USD|FLOPs|J|joules?|bytes|MiB|characters?|spaces|rows?|requests?|answers?|drafts?|rounds"

@@ -16,7 +16,7 @@ from disco.cost import Rates
 from disco.endpoints.simulation.simulated_script import Scripted, SimulatedProfile, script
 from disco.events import Delta
 from disco.plan import Plan, Start
-from disco.playback import Pace, Playback
+from disco.playback import Pace, playback_for
 from disco.replay.simulator.virtual_driver import Player
 from disco.request import Request, Timeouts
 from disco.session.effects import StartAttempt
@@ -72,7 +72,7 @@ def session_of(
     }
     settings = SessionConfig(**{"prompt_tokens": 20, "pace_tps": pace.tps if pace else None, **config})
     lengths = AnswerLengths.geometric(150.0)
-    session = Session(plan, candidates, settings, Playback(pace), lengths, listener, reservation, judge)
+    session = Session(plan, candidates, settings, playback_for(pace), lengths, listener, reservation, judge)
     woken, wake = itertools.count(), session.woken
 
     def count(now: float):
