@@ -77,7 +77,7 @@ class SentencePlayback(Playback):
         return self._due()[0]
 
     def release(self, now: float) -> list[Delta]:
-        """Return what the listener gets at `now`, in order: one delta for each sentence or part of one."""
+        """Return what the listener gets at `now`, s, in order: one delta for each sentence or part of one."""
         self._seen_at = now
         out: list[Delta] = []
         while self._queue:

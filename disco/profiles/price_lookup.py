@@ -51,11 +51,11 @@ class KnownPrice:
     at: Literal["server", "elsewhere"] = "server"
 
     def age_days(self, today: dt.date) -> int:
-        """Return how many days old the price is."""
+        """Return how many days before `today` the price was seen."""
         return (today - self.date).days
 
     def is_stale(self, today: dt.date, after_days: int = STALE_AFTER_DAYS) -> bool:
-        """Return whether the price is older than so many days."""
+        """Return whether the price is older, `today`, than `after_days` (a number of days)."""
         return self.age_days(today) > after_days
 
 
@@ -137,7 +137,7 @@ class PriceTables:
 
 
 def basis_of(found: KnownPrice | None, today: dt.date) -> PriceBasis:
-    """Return how far a price of the tables is known on a day."""
+    """Return how far the price that was `found` in the tables is known `today`; None: none was."""
     if found is None:
         return "assumed"
     if found.is_stale(today):

@@ -44,7 +44,7 @@ class Price(Strict):
         return self.usd_per_mtok_cached_in / self.usd_per_mtok_in
 
     def usd(self, prompt_tokens: int, answer_tokens: int) -> float:
-        """Return what one answer costs, USD, with nothing in the cache."""
+        """Return what an answer of `answer_tokens` to `prompt_tokens` costs, USD, with nothing in the cache."""
         return (self.usd_per_mtok_in * prompt_tokens + self.usd_per_mtok_out * answer_tokens) / 1e6
 
 
