@@ -67,7 +67,7 @@ test-slow: $(VENV)/.dev
 # instructor's pins contradict openai's, so frameworks have a separate environment; see docs/how-to/frameworks.md.
 test-frameworks: $(FRAMEWORKS)/.ready
 	$(FRAMEWORKS)/bin/pytest tests/frameworks
-	$(FRAMEWORKS)/bin/pytest tests/test_docs.py -k frameworks.md
+	$(FRAMEWORKS)/bin/pytest tests/test_docs.py -k "frameworks.md or from-litellm.md"
 
 $(FRAMEWORKS)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(FRAMEWORKS)

@@ -17,7 +17,7 @@ __all__ = ["GroupedNames"]
 
 NAMED_PAGE = re.compile(r"(?<![\w/])docs/((?:[\w-]+/)+[\w-]+\.md|architecture\.md)")
 SECTION = re.compile(r"^(Args|Attributes):\n((?: {4}.*\n?|\n)*)", re.MULTILINE)
-GROUP = re.compile(r"^ {4}(\w+(?:,\s+\w+)+): (.*(?:\n {8,}.*)*)", re.MULTILINE)
+GROUP = re.compile(r"^ {4}(\w+(?:,\s+\w+)+):\s+(.*(?:\n {8,}.*)*)", re.MULTILINE)
 
 
 class GroupedNames(Extension):

@@ -67,7 +67,7 @@ def described(documented: type) -> dict[str, str]:
     text = inspect.getdoc(documented) or ""
     _, _, attributes = text.partition("Attributes:\n")
     entries = re.findall(
-        r"^ {4}(\w+(?:,\s+\w+)*): (.*(?:\n {8}.*)*)", attributes.split("\n\n")[0], re.MULTILINE
+        r"^ {4}(\w+(?:,\s+\w+)*):\s+(.*(?:\n {8}.*)*)", attributes.split("\n\n")[0], re.MULTILINE
     )
     return {
         name: " ".join(meaning.split()) for names, meaning in entries for name in re.split(r",\s+", names)
@@ -96,14 +96,14 @@ def _commands(parser: argparse.ArgumentParser, name: str, level: int) -> Iterato
                 continue
             seen.append(its_parser)
             yield f"{'#' * min(level, 4)} `{name} {command}`"
-            yield _sentence(its_parser.description or helps.get(command, ""))
+            yield _prose(_sentence(its_parser.description or helps.get(command, "")))
             yield _arguments(its_parser)
             yield from _commands(its_parser, f"{name} {command}", level + 1)
 
 
 def _arguments(parser: argparse.ArgumentParser) -> str:
     rows = [
-        f"| {_spelt(action)} | {_cell(_help(action, parser))} |"
+        f"| {_spelt(action)} | {_cell(_prose(_help(action, parser)))} |"
         for action in parser._actions  # noqa: SLF001 - as above
         if action.help != argparse.SUPPRESS and not isinstance(action, Subcommands)
         if "--help" not in action.option_strings

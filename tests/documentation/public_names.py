@@ -128,11 +128,15 @@ def _of_function(name: str, function: Callable[..., Any]) -> Iterator[str]:
 
 def described(text: str) -> dict[str, str]:
     """The entries of a docstring's sections, by name."""
-    entries = re.findall(r"^ {4}(\w+(?:,\s+\w+)*): (.*(?:\n {8,}.*)*)", inspect.cleandoc(text), re.MULTILINE)
+    entries = re.findall(
+        r"^ {4}(\w+(?:,\s+\w+)*):\s+(.*(?:\n {8,}.*)*)", inspect.cleandoc(text), re.MULTILINE
+    )
     return {name: meaning for names, meaning in entries for name in re.split(r",\s+", names)}
 
 
 def _of_values(name: str, text: str, values: dict[str, Any]) -> Iterator[str]:
+    if re.match(r"(See|As) `[\w.]+`", text):  # what is named there says it
+        return
     entries = described(text)
     # Of one or two, a sentence may speak; more need an entry each.
     spoken = set(re.findall(r"\w+", text)) if len(values) <= 2 else set(re.findall(r"`(\w+)", text))
