@@ -59,8 +59,9 @@ def add_replay(commands: Commands) -> argparse.ArgumentParser:
         "--policy",
         action="append",
         metavar="P",
-        help="a policy; may be given several times; also `oracle` and, for recorded routes, `recorded` (default: what "
-        "`auto` selects, optimal_wait if the device is the more expensive side, random, server_only, device_only, "
+        help="a policy, of a plug-in with options as P:KEY=VALUE,...; may be given several times; also `oracle` and, "
+        "for recorded routes, `recorded` (default: what `auto` selects, optimal_wait if the device is the more "
+        "expensive side, random, server_only, device_only, "
         "oracle)",
     )
     what.add_argument(
