@@ -45,7 +45,7 @@ MODULES = {
     "client.responses_in": "client.responses.responses_request",
     "client.responses_out": "client.responses.responses_reply",
     "client.routed": "client.chat.routed_request",
-    "client.statistics": "client.endpoint_catalog.statistics",
+    "client.statistics": "client.endpoint_catalog.observed.statistics",
     "client.stream": "client.chat.answer_stream",
     "client.sync_client": "client.sync.sync_client",
     "client.sync_http": "client.sync.sync_calls",

@@ -16,7 +16,7 @@ from typing import Final, Literal, cast
 import anyio
 import anyio.to_thread
 
-from disco.client.endpoint_catalog.statistics import make_room
+from disco.client.endpoint_catalog.observed.statistics import make_room
 from disco.dispatch.power.power_rule import PowerState, power_of, step
 from disco.dispatch.power.power_section import PowerSection
 from disco.endpoints.background_tasks import BackgroundTasks

@@ -10,7 +10,7 @@ from scripted_server import chunk, sse
 
 from disco import Timeouts
 from disco.candidate import TTFT_QUANTILES
-from disco.client.endpoint_catalog.statistics import REFIT_EVERY, EndpointStatistics
+from disco.client.endpoint_catalog.observed.statistics import REFIT_EVERY, EndpointStatistics
 from disco.endpoints.contract import Capabilities
 from disco.profiles import DeviceProfile, Empirical, FlopsPerToken, Rolling
 from disco.rates import Rates
@@ -101,7 +101,7 @@ async def expects_much(one) -> bool:
 
 
 async def test_answer_lengths_are_learnt_once_there_are_as_many_as_are_kept(monkeypatch):
-    monkeypatch.setattr("disco.client.endpoint_catalog.statistics.MOST_ANSWERS", 100)
+    monkeypatch.setattr("disco.client.endpoint_catalog.observed.statistics.MOST_ANSWERS", 100)
 
     def length(request) -> str:
         return "".join(prose(400 if "long" in request.messages[0]["content"] else 6))

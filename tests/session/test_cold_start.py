@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from session.plays import NO_CLOCKS, check, play, session_of
 
-from disco.client.endpoint_catalog.statistics import EndpointStatistics
+from disco.client.endpoint_catalog.observed.statistics import EndpointStatistics
 from disco.dispatch import Candidate, Dispatcher, Features, Preset
 from disco.dispatch.cold_start import with_writer
 from disco.endpoints.contract import Capabilities

@@ -11,7 +11,7 @@ from faults.in_memory import anyio_backend, no_thread  # noqa: F401 - fixtures
 from scripted_server import chunk, sse
 
 from disco import AsyncDisco, Backup
-from disco.client.endpoint_catalog import told_ttft
+from disco.client.endpoint_catalog.observed import told_ttft
 from disco.endpoints.published_ttft import PublishedTtft
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
@@ -164,7 +164,7 @@ async def test_a_backup_is_asked_under_its_own_model():
 
 
 def test_what_was_seen_beyond_what_is_kept_needs_no_word_of_the_server():
-    from disco.client.endpoint_catalog.statistics import MOST_REPLAYED, EndpointStatistics
+    from disco.client.endpoint_catalog.observed.statistics import MOST_REPLAYED, EndpointStatistics
     from disco.profiles import Empirical, Rolling
 
     known = EndpointStatistics(ttft=Rolling())

@@ -49,7 +49,7 @@ async def run_chat(
         screen: the screen to print on.
         local: see `AsyncDisco`.
         preset: see `AsyncDisco`.
-        model: the server's model; None: gpt-4o-mini.
+        model: the server's model; None: what OPENAI_MODEL names, else gpt-4o-mini.
         isolation: see `AsyncDisco`.
         runtime: see `AsyncDisco`.
         price: see `AsyncDisco`.
@@ -71,7 +71,7 @@ async def run_chat(
     settings = ChatSettings(
         local=local,
         preset=load_preset(preset).name,
-        model=model or MODEL,
+        model=model or os.environ.get("OPENAI_MODEL") or MODEL,
         has_server=has_server,
         max_tokens=max_tokens,
         presets={name: load_preset(name).summary for name in available_presets()},

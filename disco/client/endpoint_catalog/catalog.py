@@ -7,8 +7,8 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 
 from disco.candidate import Candidate, Payer, place_of
+from disco.client.endpoint_catalog.observed.statistics import EndpointStatistics, Statistics, make_room
 from disco.client.endpoint_catalog.pricing import Pricing
-from disco.client.endpoint_catalog.statistics import EndpointStatistics, Statistics, make_room
 from disco.cost import ExchangeRate, device_rates
 from disco.cost.model_flops import ModelShapes
 from disco.dispatch import Preset

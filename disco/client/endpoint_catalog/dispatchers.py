@@ -9,7 +9,7 @@ import numpy as np
 
 from disco.candidate import Candidate
 from disco.client.endpoint_catalog.catalog import CatalogEntry, EndpointCatalog
-from disco.client.endpoint_catalog.statistics import EndpointStatistics, make_room
+from disco.client.endpoint_catalog.observed.statistics import EndpointStatistics, make_room
 from disco.dispatch import Dispatcher, Preset
 
 __all__ = ["Dispatchers"]

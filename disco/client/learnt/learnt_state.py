@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import anyio
 import anyio.to_thread
 
-from disco.client.endpoint_catalog.statistics import EndpointStatistics, Statistics, make_room
+from disco.client.endpoint_catalog.observed.statistics import EndpointStatistics, Statistics, make_room
 from disco.client.learnt.history_saving import HistorySaving
 from disco.client.learnt.kept_breakers import BREAKER, FORGOTTEN_AFTER_S, KeptBreakers
 from disco.client.learnt.kept_verdicts import VERDICT, VERDICTS_LAST_S, KeptVerdicts

@@ -17,7 +17,7 @@ import numpy as np
 from disco.candidate import Candidate, Payer
 from disco.client.endpoint_catalog.catalog import CatalogEntry, EndpointCatalog
 from disco.client.endpoint_catalog.dispatchers import Dispatchers
-from disco.client.endpoint_catalog.statistics import EndpointStatistics
+from disco.client.endpoint_catalog.observed.statistics import EndpointStatistics
 from disco.client.planning import PlanningView
 from disco.client.request_options import RequestOptions
 from disco.client.shadow.shadow_answer import ShadowAnswer, ShadowMoment

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from disco.client.endpoint_catalog.statistics import EndpointStatistics
+from disco.client.endpoint_catalog.observed.statistics import EndpointStatistics
 from disco.dispatch.policies.wait_time import plan_waits
 from disco.profiles import (
     Empirical,

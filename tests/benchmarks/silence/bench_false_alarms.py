@@ -25,7 +25,7 @@ from helpers.measuring import Columns, options
 from session.plays import REQUEST, ProfileScripts
 
 from disco.candidate import Candidate
-from disco.client.endpoint_catalog.statistics import EndpointStatistics
+from disco.client.endpoint_catalog.observed.statistics import EndpointStatistics
 from disco.endpoints.contract import Capabilities
 from disco.endpoints.simulation.simulated_script import Scripted, SimulatedProfile
 from disco.endpoints.simulation.simulated_text import tokenise

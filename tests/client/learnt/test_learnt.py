@@ -276,7 +276,7 @@ async def test_histories_are_kept_in_the_state_file_where_no_other_store_is_give
 
 
 async def test_names_that_callers_make_up_are_bounded(path, monkeypatch):
-    monkeypatch.setattr("disco.client.endpoint_catalog.statistics.MOST_MODELS", 8)
+    monkeypatch.setattr("disco.client.endpoint_catalog.observed.statistics.MOST_MODELS", 8)
     monkeypatch.setattr("disco.state.observations.MOST_SERIES", 20)
     names = [f"made-up-{number}" for number in range(20)] + ["x" * 5000, "two\nlines", "\x1b[2J"]
     async with client(MemoryServer(SPOKEN), local=here(), policy=preset("server_only"), state=path) as one:

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from disco.candidate import Candidate
-from disco.client.endpoint_catalog.silences import EARNED, MOST_DOUBTS, Silences, observations
-from disco.client.endpoint_catalog.statistics import EndpointStatistics
+from disco.client.endpoint_catalog.observed.silences import EARNED, MOST_DOUBTS, Silences, observations
+from disco.client.endpoint_catalog.observed.statistics import EndpointStatistics
 from disco.endpoints.contract import Capabilities
 from disco.errors import FailureKind
 from disco.events import Usage

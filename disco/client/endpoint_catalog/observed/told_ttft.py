@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from disco.candidate import Reach
 from disco.client.endpoint_catalog.catalog import CatalogEntry, EndpointCatalog
-from disco.client.endpoint_catalog.statistics import EndpointStatistics, make_room
+from disco.client.endpoint_catalog.observed.statistics import EndpointStatistics, make_room
 from disco.dispatch.eligibility import is_within
 from disco.endpoints.background_tasks import BackgroundTasks
 from disco.profiles import trust, with_told

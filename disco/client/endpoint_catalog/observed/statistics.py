@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from disco.candidate import READING_SPARE, TTFT_QUANTILES, Candidate, Reach
-from disco.client.endpoint_catalog import silences
-from disco.client.endpoint_catalog.silences import Silences, observations
+from disco.client.endpoint_catalog.observed import silences
+from disco.client.endpoint_catalog.observed.silences import Silences, observations
 from disco.endpoints.contract import Capabilities
 from disco.profiles import Empirical, Lengths, LengthsProfile, Rolling, RollingLine
 from disco.rates import Rates

@@ -1,0 +1,1 @@
+"""What answers taught about endpoints: times, lengths, silences, and what a server tells of itself."""
