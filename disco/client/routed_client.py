@@ -64,12 +64,17 @@ class RoutedClient:
     def _begin(self, settings: ClientSettings, shared: SharedParts | None, sdk: dict[str, Any]) -> None:
         """Run the SDK's constructor with `sdk`, then set up the routing. Called once, by the constructor.
 
+        `sdk["_beside"]`: another client of this program; both count the same budgets and know which endpoints fail.
+
         Raises:
             ConfigurationError: see `AsyncDisco`.
         """
+        beside: RoutedClient | None = sdk.pop("_beside", None)
         has_server = self._begin_sdk(settings, shared, sdk)
         if shared is None:
-            shared = SharedParts(_router(settings, has_server=has_server), settings.continuation, None)
+            shared = SharedParts(
+                _router(settings, beside, has_server=has_server), settings.continuation, None
+            )
             self._owns_router = True
         else:
             self._owns_router = False
@@ -228,7 +233,7 @@ def takes_arguments_of(sdk: Callable[..., Any]) -> Callable[[Method], Method]:
     return decorate
 
 
-def _router(settings: ClientSettings, *, has_server: bool) -> Router:
+def _router(settings: ClientSettings, beside: RoutedClient | None, *, has_server: bool) -> Router:
     from disco.client.endpoint_catalog.client_endpoints import Hosting  # noqa: PLC0415 - as below
     from disco.client.router import Router  # noqa: PLC0415 - numpy and pydantic models load with it
     from disco.endpoints.saved_prompts import PromptCache  # noqa: PLC0415 - as above
@@ -256,6 +261,7 @@ def _router(settings: ClientSettings, *, has_server: bool) -> Router:
         speculate=settings.speculate,
         power=settings.power,
         shadow=settings.shadow,
+        beside=None if beside is None else beside.router,
     )
 
 

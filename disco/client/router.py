@@ -29,7 +29,9 @@ from disco.client.live_driver import LiveSession
 from disco.client.planning import PlanningView, as_asked, prepare, with_heir_prompts
 from disco.client.power_watch import PowerSource, PowerWatch
 from disco.client.request_options import NO_OPTIONS, RequestOptions
+from disco.client.session_watch import tell_of
 from disco.client.shadow.shadow_preset import Shadow
+from disco.cost.budget_limiter import BudgetLimiter
 from disco.cost.budget_reservation import BudgetReservation
 from disco.cost.token_bounds import most_prompt_tokens
 from disco.dispatch import Features, Preset, features_of, load_preset
@@ -85,8 +87,13 @@ class Router:
         power: PowerSource = None,
         shadow: str | os.PathLike[str] | Preset | None = None,
         seed: int | None = None,
+        beside: Router | None = None,
     ) -> None:
-        """See `AsyncDisco` for the arguments; `here`: how `local` runs; `seed`: of the random choices of dispatch."""
+        """See `AsyncDisco` for the arguments.
+
+        `here`: how `local` runs; `seed`: of the random choices of dispatch; `beside`: another client's in this program,
+        whose budgets and breakers are this one's, too.
+        """
         self.preset = with_limits(load_preset(preset), budget)
         self.endpoints = ClientEndpoints(
             local=local, here=here, tiers=tiers, backups=backups, price=price, speculate=speculate
@@ -98,9 +105,10 @@ class Router:
         self.statistics = self.catalog.statistics
         self._reporter = Reporter(on_route)
         self._presets: dict[str, Preset] = {}
-        self.health = Health()
+        self.health: Health = Health() if beside is None else beside.health
         self.database = database_of(state)
-        self.limiter = limiter_of(None if self.database is None else self.database.path)
+        path = None if self.database is None else self.database.path
+        self.limiter: BudgetLimiter = limiter_of(path) if beside is None else beside.limiter
         store = store_in(self.database, store_of(histories))
         self.judging = Judging(store)
         self._refused: set[object] = set()
@@ -251,7 +259,7 @@ class Router:
         candidates = [
             self.catalog.candidate(m, model, preset, can, power) for m, can in zip(members, able, strict=True)
         ]
-        watch = self.health.watch({m.name: (m.name, m.address) for m in members}, model)
+        watch = self.health.watch({m.name: m.identity for m in members}, model)
         reservation = self._reservation(preset, request, features, within, candidates, created_s - now)
         view = PlanningView(
             candidates=candidates,
@@ -295,6 +303,7 @@ class Router:
             shadow=beside,
         )
         live = accounting.live = LiveSession(planned.session, endpoints, planned.request, on_done=accounting)
+        tell_of(live)
         with report.current():
             await self._host.start(live.run)
         if beside is not None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Collection
-from typing import Any, Final
+from typing import Final
 
 import anyio
-import openai
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -24,16 +22,20 @@ from disco.endpoints.split.wire import LAYERS, STREAM
 from disco.errors import ConfigurationError
 from disco.server.access_guards import Guards, check_exposure, check_key, check_origins, is_loopback
 from disco.server.admission import AnswerLimiter
-from disco.server.api_errors import INVALID, SERVER, Refusal, refusal_of
+from disco.server.api_errors import INVALID, Refusal
 from disco.server.device.device_route import PATHS, DeviceAnswersRoute, DeviceProofRoute
 from disco.server.http_reply import JSON, Reply
 from disco.server.layers.layer_facts_route import LayerFactsRoute
 from disco.server.layers.layer_host import LayerHost
 from disco.server.layers.layer_metrics import LayerMetrics
 from disco.server.layers.stream_route import StreamRoute, UpgradeRoute
+from disco.server.live_page.live_board import LiveBoard
+from disco.server.live_page.page_route import LIVE, PAGE, LiveRoute, PageRoute
+from disco.server.models_route import MODEL, MODELS, ModelsRoute
+from disco.server.named_models import NamedModels
 from disco.server.prometheus import CONTENT_TYPE_LATEST, Metrics
 from disco.server.relay import Relay
-from disco.server.ttft_board import PUBLISHES, TTFT, TtftBoard, TtftRoute
+from disco.server.ttft_board import TTFT, TtftBoard, TtftRoute
 from disco.server.verifier.facts_route import VERIFIER, FactsRoute
 from disco.server.verifier.rounds_route import RELEASE, ROUNDS, ReleaseRoute, RoundsRoute
 from disco.server.verifier.verifier_metrics import VerifierMetrics
@@ -47,7 +49,9 @@ _LABELS: Final = frozenset(
     {
         "/health",
         "/metrics",
-        "/v1/models",
+        MODELS,
+        PAGE,
+        LIVE,
         ROUNDS,
         VERIFIER,
         LAYERS,
@@ -60,7 +64,7 @@ _LABELS: Final = frozenset(
 
 
 def make_app(
-    client: AsyncDisco | None,
+    client: AsyncDisco | NamedModels | None,
     *,
     key: str | None = None,
     host: str = "127.0.0.1",
@@ -72,13 +76,15 @@ def make_app(
     verifier: RoundEngine | None = None,
     layers: LayerHost | None = None,
     attach_key: str | None = None,
+    page: LiveBoard | None = None,
 ) -> Starlette:
     """Return the application for an ASGI server.
 
     `app.state.limiter` holds the requests being answered; its `close()` cancels them.
 
     Args:
-        client: gives the answers; the caller closes it. None: there is no model that answers, only `layers`.
+        client: gives the answers; the caller closes it. Or several models by name, with their clients. None: there is
+            no model that answers, only `layers`.
         key: the key that requests must have as `Authorization: Bearer`; None lets in all users of this machine.
         host: the address that the server will listen on. On loopback, requests must name a loopback host.
         max_body_bytes: the longest body that is read, in bytes.
@@ -91,6 +97,7 @@ def make_app(
         layers: computes devices' rows (`/v1/disco/layers`); None: no such paths. The caller loads and closes it.
         attach_key: with it, other programs may use the client's local model itself (`/v1/disco/device`), whatever
             `key` is; None: no such paths. See `device.announcing`.
+        page: what the live page at `/` shows; its `answered` must be the clients' `on_route`. None: no page.
 
     Raises:
         ConfigurationError: `host` can be reached from other machines and there is no strong key, or an argument is
@@ -100,11 +107,12 @@ def make_app(
     check_exposure(host, key)
     if max_body_bytes < 1 or max_concurrent < 1:
         raise ConfigurationError("max_body_bytes and max_concurrent must be at least 1.")
+    models = NamedModels.of(client)
     limiter, board = AnswerLimiter(max_concurrent), TtftBoard()
     relays: dict[str, ASGIApp] = {
         "/v1" + path: _no_model
-        if client is None
-        else Relay(client, path, limiter=limiter, max_body_bytes=max_body_bytes, board=board)
+        if not models.clients
+        else Relay(models, path, limiter=limiter, max_body_bytes=max_body_bytes, board=board, live=page)
         for path in _ANSWERS
     }
     if verifier is not None:
@@ -112,15 +120,15 @@ def make_app(
         relays[ROUNDS] = RoundsRoute(
             verifier, limiter=limiter, max_body_bytes=max_body_bytes, metrics=counted
         )
-    attached = None if client is None or attach_key is None else client.router.local
+    attached = None if attach_key is None else models.attachable
     if attached is not None and attach_key is not None:
         relays[ANSWERS] = DeviceAnswersRoute(
             attached, attach_key, limiter=limiter, max_body_bytes=max_body_bytes
         )
     routes: list[BaseRoute] = [
         *(Route(path, relay, methods=["POST"]) for path, relay in relays.items()),
-        Route("/v1/models", _Models(client), methods=["GET"]),
-        Route("/v1/models/{name:path}", _Models(client), methods=["GET"]),
+        Route(MODELS, ModelsRoute(models), methods=["GET"]),
+        Route("/v1/models/{name:path}", ModelsRoute(models), methods=["GET"]),
         Route(TTFT, TtftRoute(board), methods=["GET"]),
         Route("/health", _health, methods=["GET"]),
     ]
@@ -136,10 +144,15 @@ def make_app(
         routes += [WebSocketRoute(STREAM, stream), Route(STREAM, UpgradeRoute(), methods=["GET"])]
     if metrics is not None:
         metrics.watch(lambda: limiter.busy)
-        if client is not None:
-            budgets = client.router.limiter
-            metrics.watch_budgets(lambda: budgets.left(time.time()))
+        metrics.watch_budgets(lambda: models.budgets_left(time.time()))
         routes.append(Route("/metrics", _MetricsPage(metrics), methods=["GET"]))
+    keyless = {"/health"} if attached is None else {"/health", *PATHS}
+    if page is not None:
+        routes += [
+            Route(PAGE, PageRoute(), methods=["GET"]),
+            Route(LIVE, LiveRoute(page, models), methods=["GET"]),
+        ]
+        keyless.add(PAGE)  # it holds no data, and asks for the key
     names = (
         frozenset(name.lower() for name in (host.strip("[]"), *allow_hosts)) if is_loopback(host) else None
     )
@@ -147,7 +160,7 @@ def make_app(
         Guards,
         direct=relays,
         key=key,
-        keyless=frozenset({"/health"}) if attached is None else PATHS | {"/health"},
+        keyless=frozenset(keyless),
         names=names,
         origins=check_origins(allow_origins),
         label=_label,
@@ -159,29 +172,6 @@ def make_app(
     return app
 
 
-class _Models:
-    """`/v1/models` and `/v1/models/{name}`: the server's models and the one on this machine."""
-
-    def __init__(self, client: AsyncDisco | None) -> None:
-        self._client = client
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        del receive
-        name = scope["path_params"].get("name")
-        if name == "":
-            raise HTTPException(404)  # "/v1/models/" is not a path of the API
-        reply = Reply(send, _label(scope["path"]))
-        try:
-            if self._client is None:
-                answer = _none_of(name)
-            else:
-                answer = await (_all(self._client) if name is None else _one(self._client, name))
-        except Exception as error:  # noqa: BLE001 - reported to the HTTP client, whatever the error
-            await reply.refuse(refusal_of(error))
-        else:
-            await reply.whole(200, json.dumps(answer).encode(), [PUBLISHES])
-
-
 class _MetricsPage:
     """`/metrics`."""
 
@@ -191,53 +181,6 @@ class _MetricsPage:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         del scope, receive
         await Reply(send, "/metrics").whole(200, self._metrics.text(), kind=CONTENT_TYPE_LATEST)
-
-
-async def _all(client: AsyncDisco) -> dict[str, Any]:
-    mine = [model.model_dump(mode="json", exclude_unset=True) for model in client.local_models()]
-    if not _asks_server(client):
-        return {"object": "list", "data": mine}
-    try:
-        raw = await client.models.with_raw_response.list()
-        theirs = _document(raw.content)
-        if not isinstance(theirs.get("data"), list):
-            raise _garbled()
-    except (openai.APIConnectionError, Refusal):
-        # The model on this machine also works without a server.
-        if not mine:
-            raise
-        theirs = {"object": "list", "data": []}
-    return {**theirs, "data": [*mine, *theirs["data"]]}
-
-
-async def _one(client: AsyncDisco, name: str) -> dict[str, Any]:
-    for model in client.local_models():
-        if model.id == name:
-            return model.model_dump(mode="json", exclude_unset=True)
-    unknown = _unknown(name)
-    if not _asks_server(client):
-        raise unknown
-    try:
-        raw = await client.models.with_raw_response.retrieve(name)
-    except ValueError:  # the SDK refuses dots in a path
-        raise unknown from None
-    return _document(raw.content)
-
-
-def _asks_server(client: AsyncDisco) -> bool:
-    return client.server is not None and client.router.may_ask(client.server, client.default_options)
-
-
-def _none_of(name: str | None) -> dict[str, Any]:
-    """Return the models of a server that has none that answers."""
-    if name is not None:
-        raise _unknown(name)
-    return {"object": "list", "data": []}
-
-
-def _unknown(name: str) -> Refusal:
-    message = f"The model {name[:80]!r} does not exist here."
-    return Refusal(404, message, param="model", code="model_not_found")
 
 
 async def _no_model(scope: Scope, receive: Receive, send: Send) -> None:
@@ -278,24 +221,4 @@ def _label(path: str) -> str:
         return path
     if path.startswith(ROUNDS + "/"):
         return RELEASE  # a key must be in no log
-    return "/v1/models/{name}" if path.startswith("/v1/models/") else "other"
-
-
-def _document(data: bytes) -> dict[str, Any]:
-    """Parse the JSON object that the server behind disco answered.
-
-    Raises:
-        Refusal: the answer is not a JSON object.
-    """
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError):
-        raise _garbled() from None
-    if not isinstance(document, dict):
-        raise _garbled()
-    return document
-
-
-def _garbled() -> Refusal:
-    message = "The server behind disco sent an answer that does not follow the API."
-    return Refusal(502, message, kind=SERVER, code="bad_response")
+    return MODEL if path.startswith(MODELS + "/") else "other"

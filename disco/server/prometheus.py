@@ -43,11 +43,17 @@ class Metrics:
     """Counts the requests and answers of one server, in a registry of its own.
 
     Pass `answer` as `on_route` to the client, and the object to `make_app`. Mutable: the metrics themselves.
+
+    Args:
+        by_model: whether all that is counted of answers has the label `model`, too: the record's `served_as`. For
+            servers that offer models by name.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, by_model: bool = False) -> None:
+        self._by_model = by_model
+        model = ["model"] if by_model else []
         registry = self.registry = CollectorRegistry(auto_describe=True)
-        self._budgets: Callable[[], Mapping[str, float]] = dict
+        self._budgets: Callable[[], Mapping[tuple[str, ...], float]] = dict
         self._requests = Counter(
             "disco_http_requests",
             "HTTP requests; 499: the client left first",
@@ -65,57 +71,60 @@ class Metrics:
         self._answers = Counter(
             "disco_answers",
             "Routed answers, by the endpoint that wrote first",
-            ["winner", "finish_reason"],
+            [*model, "winner", "finish_reason"],
             registry=registry,
         )
         self._ttft_s = Histogram(
             "disco_time_to_first_token_seconds",
             "From the request to the first content, as generated and as given to the reader",
-            ["stage"],
+            [*model, "stage"],
             buckets=_WAIT_S,
             registry=registry,
         )
         self._token_s = Histogram(
             "disco_time_per_output_token_seconds",
             "Mean time between tokens of an answer, as generated and as given to the reader",
-            ["stage"],
+            [*model, "stage"],
             buckets=_TOKEN_S,
             registry=registry,
         )
         self._cost = Counter(
-            "disco_cost_usd", "What was charged, in unified cost", ["endpoint"], registry=registry
+            "disco_cost_usd", "What was charged, in unified cost", [*model, "endpoint"], registry=registry
         )
         self._tokens = Counter(
             "disco_tokens",
             "Tokens charged, by the purpose they were processed for",
-            ["endpoint", "phase", "kind"],
+            [*model, "endpoint", "phase", "kind"],
             registry=registry,
         )
         self._migrations = Counter(
-            "disco_migrations", "Migrations, completed (switched) or given up", ["outcome"], registry=registry
+            "disco_migrations",
+            "Migrations, completed (switched) or given up",
+            [*model, "outcome"],
+            registry=registry,
         )
         self._failovers = Counter(
             "disco_failovers",
             "Failed attempts that another endpoint replaced, by the endpoint that took over",
-            ["endpoint"],
+            [*model, "endpoint"],
             registry=registry,
         )
         self._budget_left = Gauge(
             "disco_budget_left",
             "What is left of an absolute budget, over all programs that share it, in the limit's own unit",
-            ["limit"],
+            [*model, "limit"],
             registry=registry,
         )
         self._failures = Counter(
-            "disco_attempt_failures", "Failed attempts", ["endpoint", "failure"], registry=registry
+            "disco_attempt_failures", "Failed attempts", [*model, "endpoint", "failure"], registry=registry
         )
 
     def watch(self, busy: Callable[[], int]) -> None:
         """Read the number of requests in flight from `busy` whenever the metrics are read."""
         self._in_flight.set_function(busy)
 
-    def watch_budgets(self, left: Callable[[], Mapping[str, float]]) -> None:
-        """Read what is left of each absolute budget from `left` whenever the metrics are read."""
+    def watch_budgets(self, left: Callable[[], Mapping[tuple[str, ...], float]]) -> None:
+        """Read what is left of each absolute budget, by its labels, from `left` whenever the metrics are read."""
         self._budgets = left
 
     def request(self, path: str, status: int, took_s: float) -> None:
@@ -134,34 +143,35 @@ class Metrics:
         reason = route.finish_reason or "failed"
         if reason not in _REASONS and reason != "failed":
             reason = "other"
-        _of(self._answers, route.winner or "none", reason).inc()
+        of = (route.served_as or "",) if self._by_model else ()
+        _of(self._answers, *of, route.winner or "none", reason).inc()
         first = {"generated": route.pace.ttft_raw_s, "released": route.pace.ttft_released_s}
         lines = {"generated": route.generated, "released": route.released}
         for stage, ttft_s in first.items():
             if ttft_s is not None:
-                _of(self._ttft_s, stage).observe(ttft_s)
+                _of(self._ttft_s, *of, stage).observe(ttft_s)
             between_s = _per_token_s(lines[stage])
             if between_s is not None:
-                _of(self._token_s, stage).observe(between_s)
+                _of(self._token_s, *of, stage).observe(between_s)
         for charge in route.ledger.charges:
-            _of(self._cost, charge.endpoint).inc(charge.cost)
+            _of(self._cost, *of, charge.endpoint).inc(charge.cost)
             phase = charge.phase.value
-            _of(self._tokens, charge.endpoint, phase, "prompt").inc(charge.prompt_tokens)
-            _of(self._tokens, charge.endpoint, phase, "completion").inc(charge.completion_tokens)
+            _of(self._tokens, *of, charge.endpoint, phase, "prompt").inc(charge.prompt_tokens)
+            _of(self._tokens, *of, charge.endpoint, phase, "completion").inc(charge.completion_tokens)
         for limit, facts in route.budget.items():
-            _of(self._budget_left, limit).set(facts["left"])
+            _of(self._budget_left, *of, limit).set(facts["left"])
         for transfer in route.migrations:
-            _of(self._migrations, transfer.outcome).inc()
+            _of(self._migrations, *of, transfer.outcome).inc()
         for attempt in route.attempts:
             if attempt.failure is not None:
-                _of(self._failures, attempt.endpoint, attempt.failure).inc()
+                _of(self._failures, *of, attempt.endpoint, attempt.failure).inc()
         for _, by in route.failovers:
-            _of(self._failovers, by.endpoint).inc()
+            _of(self._failovers, *of, by.endpoint).inc()
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
-        for limit, left in self._budgets().items():  # other programs may have spent since the last answer
-            _of(self._budget_left, limit).set(left)
+        for labels, left in self._budgets().items():  # other programs may have spent since the last answer
+            _of(self._budget_left, *labels).set(left)
         return generate_latest(self.registry)
 
 

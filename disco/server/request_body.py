@@ -96,12 +96,13 @@ def parse_json(data: bytes) -> dict[str, Any]:
     return body
 
 
-def parse(path: str, data: bytes) -> ParsedBody:
+def parse(path: str, data: bytes, default: str | None = None) -> ParsedBody:
     """Parse a body and check the fields that every endpoint needs.
 
     Args:
         path: the API path, such as "/responses".
         data: the body's bytes.
+        default: the model that is meant where the body names none; None: it must name one.
 
     Raises:
         Refusal: the body is not a JSON object, or lacks a field that the path needs.
@@ -115,6 +116,8 @@ def parse(path: str, data: bytes) -> ParsedBody:
     if stream is not None and not isinstance(stream, bool):
         message = "Invalid type for 'stream': expected a boolean."
         raise Refusal(400, message, param="stream", code="invalid_type")
+    if body.get("model") is None and default is not None:
+        body["model"] = default
     names_model = path == CHAT or (path == RESPONSES and body.get("prompt") is None)
     if names_model and body.get("model") is None:
         raise Refusal(400, "you must provide a model parameter", param="model")

@@ -8,7 +8,7 @@ import math
 import os
 import socket
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from types import FrameType
 from typing import Final
@@ -26,6 +26,8 @@ from disco.server.app import MAX_BODY_BYTES, MAX_CONCURRENT, make_app
 from disco.server.device.announcing import announcing, may_be_attached_to
 from disco.server.http_protocol import HttpProtocol
 from disco.server.layers.layer_host import LayerHost
+from disco.server.live_page.live_board import LiveBoard
+from disco.server.named_models import NamedModels
 from disco.server.prometheus import Metrics
 
 __all__ = ["PORT", "serve"]
@@ -39,7 +41,7 @@ _TICK_S: Final = 0.1
 
 
 async def serve(
-    client: AsyncDisco | None,
+    client: AsyncDisco | NamedModels | None,
     *,
     host: str = "127.0.0.1",
     port: int = PORT,
@@ -52,6 +54,7 @@ async def serve(
     metrics: Metrics | None = None,
     verifier: RoundEngine | None = None,
     layers: LayerHost | None = None,
+    page: LiveBoard | None = None,
     attachable: bool = False,
     on_ready: Callable[[str], None] | None = None,
 ) -> None:
@@ -60,7 +63,7 @@ async def serve(
     Cancelling the call cancels the answers in progress, as a second signal does.
 
     Args:
-        client: gives the answers; the caller closes it. None: only `layers` are served.
+        client: gives the answers; the caller closes it. Or several models by name. None: only `layers` are served.
         host: address or name to listen on; see `make_app` for the access rules that follow from it.
         port: port to listen on; 0 picks a free one.
         key: see `make_app`, also for the next four, and for `metrics`, `verifier` and `layers`.
@@ -73,6 +76,7 @@ async def serve(
         metrics: what `/metrics` shows.
         verifier: see `make_app`.
         layers: see `make_app`; loaded here.
+        page: see `make_app`.
         attachable: whether other programs of this user may use the client's local model, where it is one that this
             process holds; they are told by a file (docs/how-to/attach.md).
         on_ready: called with the base URL once the server answers.
@@ -86,10 +90,11 @@ async def serve(
         raise ConfigurationError(
             "A layer server needs the package 'websockets': pip install \"disco-llm[server,split]\""
         )
-    device = None if client is None else client.router.local
+    models = NamedModels.of(client)
+    device = models.attachable
     attach_key = new_key() if attachable and may_be_attached_to(device) else None
     app = make_app(
-        client,
+        models,
         key=key,
         host=host,
         max_body_bytes=max_body_bytes,
@@ -100,6 +105,7 @@ async def serve(
         verifier=verifier,
         layers=layers,
         attach_key=attach_key,
+        page=page,
     )
 
     def ready() -> None:
@@ -111,9 +117,9 @@ async def serve(
         for each in sockets:  # the addresses that the name resolved to
             check_exposure(each.getsockname()[0].partition("%")[0], key)
         port = sockets[0].getsockname()[1]
-        if client is not None:
-            _refuse_itself(client, host, port)
-            await client.warm_up()
+        for one in models.clients:
+            _refuse_itself(one, host, port)
+        await _warm_up(models.clients)
         if layers is not None:
             await layers.warm_up()
         config = uvicorn.Config(
@@ -262,13 +268,34 @@ def _why_not(error: OSError, host: str, port: int) -> str:
     return f"Cannot listen on {host}, port {port}: {error.strerror or error}."
 
 
+async def _warm_up(clients: Sequence[AsyncDisco]) -> None:
+    """Warm up all clients at once: some server may be slow to answer.
+
+    Raises:
+        DiscoError: a model cannot be loaded.
+    """
+    errors: list[Exception] = []
+
+    async def warm(client: AsyncDisco) -> None:
+        try:
+            await client.warm_up()
+        except Exception as error:  # noqa: BLE001 - raised after the group, not as an ExceptionGroup
+            errors.append(error)
+
+    async with anyio.create_task_group() as group:
+        for client in clients:
+            group.start_soon(warm, client)
+    if errors:
+        raise errors[0]
+
+
 def _refuse_itself(client: AsyncDisco, host: str, port: int) -> None:
     """Refuse to be its own server: each request would be sent to itself without end.
 
     Raises:
         ConfigurationError: the server behind disco, or a tier, is this server.
     """
-    unset = "Set OPENAI_BASE_URL to the API to use, or unset it."
+    unset = "Set OPENAI_BASE_URL (or base_url in the file of --config) to the API to use, or unset it."
     behind = client.base_url
     others = [] if client.server is None else [("The server behind disco", (behind.host, behind.port), unset)]
     others += [

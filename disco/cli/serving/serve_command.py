@@ -9,14 +9,14 @@ import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import openai
 
 from disco.cli.console import Screen
 from disco.cli.output_files import check_output
 from disco.cli.serving.serve_options import BACKUP_KEY_VARIABLE, TIER_KEY_VARIABLE, settle_options
-from disco.cli.serving.serve_setup import announce, callers_key, logging_at, require_extra
+from disco.cli.serving.serve_setup import KEY_VARIABLE, announce, callers_key, logging_at, require_extra
 from disco.errors import ConfigurationError, DiscoError, nearest
 
 if TYPE_CHECKING:
@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from disco.endpoints.llamacpp.layers.layer_engine import LayerEngine
     from disco.endpoints.redaction import Redact
     from disco.endpoints.saved_prompts import PromptCache
+    from disco.server.named_models import NamedModels
     from disco.speculate.layer_facts import LayerFacts
     from disco.speculate.messages import VerifierFacts
 
 __all__ = ["run_serve"]
 
+EXAMPLE: Final = Path(__file__).with_name("example.toml")
 TIER_OPTIONS: Final = ("reach", "price", "name")
 _MIB: Final = 2**20
 
@@ -40,31 +42,38 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
     Raises:
         ConfigurationError: the extra is not installed, or the arguments are invalid.
     """
+    if arguments.example_config:
+        print(EXAMPLE.read_text(encoding="utf-8"), end="")
+        return 0
     require_extra()
     arguments = settle_options(arguments)
-    local = None if arguments.local == "none" else arguments.local
-    if local is None and arguments.isolation is not None:
+    is_named = bool(arguments.models)
+    if arguments.local == "none" and not is_named and arguments.isolation is not None:
         raise ConfigurationError(
             "--isolation is for a local model, but --local none asks for none: leave one of them out"
         )
     prompt_cache = _prompt_cache(arguments)
+    key = callers_key(arguments.key_file)
+    if arguments.page_text and (key is None or arguments.no_page):
+        lacks = "the page is off (--no-page)" if arguments.no_page else "no key is set"
+        raise ConfigurationError(
+            f"--page-text shows prompts and answers to whoever opens the page, but {lacks}. Set a key in "
+            f"{KEY_VARIABLE} or --key-file, and leave --no-page out; or leave --page-text out"
+        )
     if arguments.shadow is not None and arguments.record is None:
         raise ConfigurationError(
             "--shadow writes only into route records: name a file for them with --record"
         )
     state = None if arguments.state == "off" else arguments.state  # no file's name
     check_output(arguments, record=arguments.record, histories=arguments.histories, state=state)
-    from disco.client import AsyncDisco, RouteLog  # noqa: PLC0415 - `disco --help` needs no model
+    from disco.cli.serving.serve_clients import ClientMaker  # noqa: PLC0415 - `disco --help` needs no model
+    from disco.client import RouteLog  # noqa: PLC0415 - as above
     from disco.endpoints.llamacpp.batching.engine_endpoint import EngineEndpoint  # noqa: PLC0415 - as above
     from disco.endpoints.llamacpp.model.model_files import short_name  # noqa: PLC0415 - as above
-    from disco.endpoints.openai_api.sdk_client import ReusesRequests  # noqa: PLC0415 - as above
-    from disco.server import Metrics, serve  # noqa: PLC0415 - needs the extra
+    from disco.server import LiveBoard, Metrics, serve  # noqa: PLC0415 - needs the extra
 
-    class Client(ReusesRequests, AsyncDisco):
-        """This command's own client: no application changes its headers."""
-
-    key = callers_key(arguments.key_file)
-    metrics = Metrics()
+    metrics = Metrics(by_model=is_named)
+    page = None if arguments.no_page else LiveBoard(answers=arguments.page_answers, text=arguments.page_text)
     engine = None if arguments.verify is None else _engine(arguments)
     layers = None if arguments.layers is None else _layers(arguments)
     record = nullcontext() if arguments.record is None else RouteLog(arguments.record)
@@ -72,38 +81,35 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
 
         def on_route(route: Any) -> None:
             metrics.answer(route)
+            if page is not None:
+                page.answered(route)
             if log is not None:
                 log(route)
 
         async with AsyncExitStack() as stack:
             if layers is not None:
                 stack.push_async_callback(layers.aclose)
-            client: Client | None = None
-            try:
-                client = Client(
-                    local=local
-                    if engine is None
-                    else EngineEndpoint(engine, name=short_name(arguments.verify)),
-                    isolation=arguments.isolation or "thread",
-                    preset=arguments.preset,
-                    shadow=arguments.shadow,
-                    on_route=on_route,
-                    tiers=_tiers(arguments.tier),
-                    backups=_backups(arguments.backup),
-                    histories=arguments.histories,
-                    power=False if arguments.power == "off" else None,
-                    state=False if arguments.state == "off" else arguments.state,
-                    prompt_cache=prompt_cache,
-                    attach=False,
-                    redact=None if arguments.redact is None else _hook(arguments.redact),
-                )
-            except DiscoError:
-                raise
-            except openai.OpenAIError:  # there is neither a key nor a local model
-                if layers is None:
-                    raise
+            maker = ClientMaker(
+                arguments,
+                engine=None if engine is None else EngineEndpoint(engine, name=short_name(arguments.verify)),
+                prompt_cache=prompt_cache,
+                redact=None if arguments.redact is None else _hook(arguments.redact),
+                on_route=on_route,
+            )
+            client: AsyncDisco | NamedModels | None = None
+            if is_named:
+                client = await maker.named(stack)
             else:
-                await stack.enter_async_context(client)
+                tiers = [*arguments.tiers, *_tiers(arguments.tier)]
+                try:
+                    client = maker.one(tiers, [*arguments.backups, *_backups(arguments.backup)])
+                except DiscoError:
+                    raise
+                except openai.OpenAIError:  # there is neither a key nor a local model
+                    if layers is None:
+                        raise
+                else:
+                    await stack.enter_async_context(client)
             await serve(
                 client,
                 host=arguments.host,
@@ -117,15 +123,21 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
                 metrics=metrics,
                 verifier=engine,
                 layers=layers,
+                page=page,
                 attachable=not arguments.no_attach,
                 on_ready=lambda base_url: _announce(
-                    screen, client, (engine, layers), base_url, with_key=key is not None
+                    screen,
+                    client,
+                    (engine, layers),
+                    base_url,
+                    with_key=key is not None,
+                    with_page=page is not None,
                 ),
             )
     return 0
 
 
-def _prompt_cache(arguments: argparse.Namespace) -> PromptCache | Literal[False]:
+def _prompt_cache(arguments: argparse.Namespace) -> PromptCache | None:
     """Return how prompts are saved.
 
     Raises:
@@ -138,7 +150,7 @@ def _prompt_cache(arguments: argparse.Namespace) -> PromptCache | Literal[False]
             raise ConfigurationError(
                 "--prompt-cache-mib and --prompt-cache-private belong to --prompt-cache: give that, too"
             )
-        return False
+        return None
     if arguments.verify is not None:
         raise ConfigurationError(
             "--prompt-cache cannot be used with --verify, whose model reads the prompts of many: leave one of them out"
@@ -178,18 +190,27 @@ def _threads(arguments: argparse.Namespace) -> int:
 
 def _announce(
     screen: Screen,
-    client: AsyncDisco | None,
+    client: AsyncDisco | NamedModels | None,
     engines: tuple[VerifyEngine | None, LayerEngine | None],
     base_url: str,
     *,
     with_key: bool,
+    with_page: bool,
 ) -> None:
+    from disco.server.named_models import NamedModels  # noqa: PLC0415 - as above
+
     verifier, layers = engines
-    lines = ["no model answers here" if client is None else _answers(client)]
+    lines = ["no model answers here"]
+    if isinstance(client, NamedModels):
+        lines = [f"{model.name}: {_answers(model.client)}" for model in client.named]
+    elif client is not None:
+        lines = [_answers(client)]
     if verifier is not None:
         lines.append(_verifies(verifier.facts()))
     if layers is not None:
         lines.append(_computes(layers.facts()))
+    if with_page:
+        lines.append(f"live page: {base_url.removesuffix('v1')}")
     announce(screen, base_url, lines, with_key=with_key)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Final
 
 from disco.cli.serving.serve_setup import KEY_VARIABLE
@@ -19,8 +20,32 @@ SLOTS: Final = 8
 CONTEXT_TOKENS: Final = 4096
 # What is not given is None, so that an option that does not fit is noticed. Then these hold.
 _LOCAL: Final = {"local": "smollm2-135m", "isolation": None}
-_LOCAL_BESIDE_LAYERS: Final = {"local": "none", "isolation": None}
+_NO_LOCAL: Final = {"local": "none", "isolation": None}
 _OF_SLOTS: Final = {"slots": SLOTS, "context": None, "threads": None}
+_USUAL: Final[dict[str, Any]] = {
+    "preset": "balanced",
+    "power": "auto",
+    "prompt_cache_private": False,
+    "host": "127.0.0.1",
+    "port": 8642,
+    "no_attach": False,
+    "max_body": 32.0,
+    "grace": 10.0,
+    "allow_origin": [],
+    "allow_host": [],
+    "tier": [],
+    "backup": [],
+    "no_page": False,
+    "page_text": False,
+    "log_level": "warning",
+    # Only a file says these.
+    "models": {},
+    "default": None,
+    "budget": None,
+    "tiers": [],
+    "backups": [],
+    "page_answers": 50,
+}
 
 Commands = Any  # argparse's own type for what `add_subparsers` returns is private
 
@@ -36,6 +61,15 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
         f"layers that they lack. If a key is set in {KEY_VARIABLE} or --key-file, callers must send it.",
     )
     parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="take the options from a TOML file, which can also name several models; options given here replace those "
+        "of the file; see docs/how-to/serve-config.md",
+    )
+    parser.add_argument(
+        "--example-config", action="store_true", help="print an example of such a file, and end"
+    )
+    parser.add_argument(
         "--local",
         help="local model: a name, a GGUF file, hf:owner/repo/file, an endpoint of an installed package "
         "(KIND:ARGUMENT, see `disco plugins`), or `none` (default: smollm2-135m; with --layers "
@@ -46,9 +80,7 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
         choices=("thread", "process"),
         help="where the local model runs; a separate process may crash without harm to this one (default: thread)",
     )
-    parser.add_argument(
-        "--preset", "--policy", default="balanced", help="a preset's name or file (default: balanced)"
-    )
+    parser.add_argument("--preset", "--policy", help="a preset's name or file (default: balanced)")
     parser.add_argument(
         "--shadow",
         metavar="PRESET",
@@ -69,7 +101,6 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
     parser.add_argument(
         "--power",
         choices=("auto", "off"),
-        default="auto",
         help="off: the battery, the load and the network of this machine change nothing; see docs/how-to/power.md "
         "(default: auto, where psutil is installed)",
     )
@@ -98,6 +129,7 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
     parser.add_argument(
         "--prompt-cache-private",
         action="store_true",
+        default=None,
         help="save prompts, too, that must stay on this machine, such as all those under the preset private",
     )
     parser.add_argument(
@@ -146,14 +178,20 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
         metavar="N",
         help="with --verify or --layers: threads of llama.cpp (default: all cores but one)",
     )
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
-    parser.add_argument(
-        "--port", type=int, default=8642, help="port to listen on; 0 picks a free one (default: 8642)"
-    )
+    parser.add_argument("--host", help="address to listen on (default: 127.0.0.1)")
+    parser.add_argument("--port", type=int, help="port to listen on; 0 picks a free one (default: 8642)")
     parser.add_argument(
         "--no-attach",
         action="store_true",
+        default=None,
         help="do not let other programs of this user use the local model in place of a copy; see docs/how-to/attach.md",
+    )
+    parser.add_argument("--no-page", action="store_true", default=None, help="no live page at /")
+    parser.add_argument(
+        "--page-text",
+        action="store_true",
+        default=None,
+        help="show prompts and answers on the live page; needs a key",
     )
     parser.add_argument("--key-file", metavar="FILE", help="a file that contains only the callers' key")
     parser.add_argument("--key", type=_no_key, help=argparse.SUPPRESS)
@@ -173,11 +211,9 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
         metavar="N",
         help=f"most answers, and rounds, at the same time (default: {MAX_ANSWERS}; with --verify {MAX_ROUNDS})",
     )
+    parser.add_argument("--max-body", type=float, metavar="MIB", help="longest request, MiB (default: 32)")
     parser.add_argument(
-        "--max-body", type=float, default=32.0, metavar="MIB", help="longest request, MiB (default: 32)"
-    )
-    parser.add_argument(
-        "--grace", type=float, default=10.0, metavar="S", help="time for open answers to end, s (default: 10)"
+        "--grace", type=float, metavar="S", help="time for open answers to end, s (default: 10)"
     )
     parser.add_argument(
         "--record", metavar="FILE", help="append route records, numbers only, for `disco replay` (JSON lines)"
@@ -185,31 +221,41 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
     parser.add_argument(
         "--log-level",
         choices=("debug", "info", "warning", "error"),
-        default="warning",
         help="lowest level of the log on standard error: warning shows failures, info also answers (default: warning)",
     )
     return parser
 
 
 def settle_options(arguments: argparse.Namespace) -> argparse.Namespace:
-    """Return the arguments with the usual values of what depends on `--verify` and `--layers` and was not given.
+    """Return the arguments with the values of the file for what was not given, and the usual ones for the rest.
+
+    What only a file can say is in `models` (by name), `default`, `budget`, `tiers`, `backups`, `page_answers`.
 
     Raises:
-        ConfigurationError: options do not go together, or one needs another, or a number is out of range.
+        ConfigurationError: the file has a mistake, options do not go together, or one needs another, or a number is out
+            of range.
     """
+    values = {name: None if value == [] else value for name, value in vars(arguments).items()}
+    if values.get("config") is not None:
+        from disco.cli.serving.config_values import config_values  # noqa: PLC0415 - `disco --help` needs no pydantic
+
+        in_file = config_values(Path(arguments.config), values)
+        values |= {name: value for name, value in in_file.items() if values.get(name) is None}
+    arguments = argparse.Namespace(**values)
     verifies, computes = arguments.verify is not None, arguments.layers is not None
     if verifies and computes:
         raise ConfigurationError(
             "--verify and --layers cannot be used together: they would wait for each other. Start two servers"
         )
-    usual: dict[str, Any] = {}
+    usual: dict[str, Any] = dict(_USUAL)
     if verifies:
         why = (
             "cannot be used with --verify, whose model is also the local one, in this process: leave one out"
         )
         _check_absent(arguments, _LOCAL, why)
     else:
-        usual |= _LOCAL_BESIDE_LAYERS if computes else _LOCAL
+        # Models with names say themselves which of them have a local model.
+        usual |= _NO_LOCAL if computes or values.get("models") else _LOCAL
     if verifies or computes:
         usual |= _OF_SLOTS
     else:
@@ -218,7 +264,7 @@ def settle_options(arguments: argparse.Namespace) -> argparse.Namespace:
     usual["max_concurrent"] = MAX_ROUNDS if verifies else MAX_ANSWERS
     settled = argparse.Namespace(**vars(arguments))
     for name, value in usual.items():
-        if getattr(arguments, name) is None:
+        if getattr(arguments, name, None) is None:
             setattr(settled, name, value)
     for name in _OF_SLOTS:
         value = getattr(settled, name)

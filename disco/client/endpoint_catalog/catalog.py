@@ -100,6 +100,12 @@ class CatalogEntry:
         address = self.address
         return address[0] if isinstance(address, tuple) and isinstance(address[0], str) else None
 
+    @property
+    def identity(self) -> Hashable:
+        """What tells this endpoint from all others of the program's clients: two models here may have one name."""
+        address = self.address
+        return self.name, self.endpoint if address is None else address
+
     def asked_for(self, model: str) -> str:
         """Return the model to request from this endpoint for a request that names `model`."""
         return self.model or model

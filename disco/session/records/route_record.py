@@ -231,6 +231,7 @@ class RouteRecord:
         power: the state of this machine that the answer was planned in, and what followed; see `Power`. None where
             nothing was asked about it.
         shadow: what another preset would have done; None without shadow mode.
+        served_as: the name by which a `disco serve` with several models offered the one that answered; None elsewhere.
     """
 
     created_s: float | None
@@ -258,6 +259,7 @@ class RouteRecord:
     assist: AssistRecord | None = None
     power: Power | None = None
     shadow: ShadowRecord | None = None
+    served_as: str | None = None
 
     if not TYPE_CHECKING:  # hidden from type checkers, so that they report the old names
 
@@ -343,6 +345,8 @@ class RouteRecord:
             "ledger": self.ledger.to_dict(),
             "shadow": None if self.shadow is None else self.shadow.to_dict(),
         }
+        if self.served_as is not None:
+            record["served_as"] = self.served_as
         if timelines:
             record["generated"] = _timeline(self.generated)
             record["released"] = _timeline(self.released)
