@@ -39,7 +39,13 @@ def pieces(*messages: dict[str, Any], every_s: float = 0.0) -> Callable[[], Any]
 
 
 async def ask(
-    app: Any, path: str, body: Any = None, receive: Any = None, method: str = "", **headers: str
+    app: Any,
+    path: str,
+    body: Any = None,
+    receive: Any = None,
+    method: str = "",
+    query: bytes = b"",
+    **headers: str,
 ) -> Answer:
     """One request, a POST if it has a body (JSON or bytes), and its whole answer."""
     sent: list[dict[str, Any]] = []
@@ -50,7 +56,7 @@ async def ask(
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     method = method or ("GET" if body is None else "POST")
     fields = {"host": "localhost", **headers}
-    scope = {"type": "http", "root_path": "", "query_string": b"", "method": method, "path": path}
+    scope = {"type": "http", "root_path": "", "query_string": query, "method": method, "path": path}
     scope["headers"] = [(k.lower().encode(), v.encode("latin-1")) for k, v in fields.items()]
     await app(scope, receive or pieces(part(data, more=False)), send)
     given = {name.decode(): value.decode() for name, value in sent[0]["headers"]}

@@ -180,9 +180,11 @@ def _checked_address(value: str) -> str:
 def _sentence(detail: ErrorDetails) -> str:
     """Return where a mistake is, what it is, and what to write instead; a text that was given is not repeated."""
     *table, key = detail["loc"]
-    if isinstance(key, int):
-        table, key = [*table, key], ""
-    where = f"{_shown(table)} {key}".strip()
+    item = ""
+    if isinstance(key, int):  # of a list
+        item = f" number {key + 1}"
+        *table, key = table
+    where = f"{_shown(table)} {key}{item}".strip()
     if detail["type"] == "extra_forbidden":
         if str(key).lower() in _SECRETS:
             return f"{where}: {_REMEDY}"
@@ -210,7 +212,7 @@ def _shown(table: list[int | str]) -> str:
     if not text:
         return ""
     name, number, count = text.partition(" number ")
-    return f"[[{name}]] number {count}:" if number else f"[{name}]"
+    return f"[[{name}]] number {count}" if number else f"[{name}]"
 
 
 def _keys_of(table: list[int | str]) -> list[str]:

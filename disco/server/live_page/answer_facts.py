@@ -102,7 +102,7 @@ def finished_facts(route: RouteRecord, lost: Collection[Phase]) -> dict[str, Any
             for move in route.migrations
         ],
         "failovers": [
-            {"from": failed.endpoint, "to": heir.endpoint, "at": _round(failed.ended_s or 0.0)}
+            {"attempt": next(n for n, a in enumerate(route.attempts) if a is failed), "to": heir.endpoint}
             for failed, heir in route.failovers
         ],
     }

@@ -44,6 +44,7 @@ class Watched:
         live: its session while it runs; None where there is none (yet).
         text: what is shown of its text; None: nothing.
         is_done: whether its route record has come.
+        sent_bytes: how much of the answer its caller has got.
     """
 
     number: int
@@ -53,9 +54,11 @@ class Watched:
     live: LiveSession | None = field(default=None, repr=False)
     text: AnswerText | None = field(default=None, repr=False)
     is_done: bool = False
+    sent_bytes: int = 0
 
     def sent(self, piece: bytes) -> None:
         """Note a piece of what the caller gets."""
+        self.sent_bytes += len(piece)
         if self.text is not None:
             self.text.feed(piece)
 
@@ -202,7 +205,8 @@ def _running(shown: Watched, now: float) -> dict[str, Any]:
         "n": shown.number,
         "model": shown.model,
         "at": shown.created_s,
-        "duration_s": time.monotonic() - shown.began_at,
+        "duration_s": round(time.monotonic() - shown.began_at, 3),
+        "sent_bytes": shown.sent_bytes,
         "text": None if shown.text is None else shown.text.to_dict(),
         **({} if shown.live is None else running_facts(shown.live, now)),
     }

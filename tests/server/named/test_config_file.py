@@ -1,0 +1,166 @@
+"""The file of `disco serve --config`: what it sets, what it may not hold, and how its mistakes are told."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from disco.cli import main
+from disco.cli.main import _parser
+from disco.cli.serving import serve_command
+from disco.cli.serving.config_file import ConfigFile, load_config
+from disco.cli.serving.serve_options import settle_options
+from disco.errors import ConfigurationError
+
+SECRET = "sk-canary-5rT8-in-the-file"
+SERVER = 'base_url = "https://api.example.com/v1"\n'
+
+
+@pytest.fixture
+def settled(tmp_path, monkeypatch):
+    """The settled options of a file's text, and of what else stands on the command line."""
+    monkeypatch.setenv("THE_KEY", SECRET)
+
+    def settle(text: str, *given: str):
+        (tmp_path / "disco.toml").write_text(text, encoding="utf-8")
+        return settle_options(
+            _parser().parse_args(["serve", "--config", str(tmp_path / "disco.toml"), *given])
+        )
+
+    return settle
+
+
+def test_what_the_file_says_replaces_the_usual_and_the_command_line_replaces_the_file(settled):
+    text = """
+        host = "::1"
+        port = 1
+        allow_origin = ["http://a.test"]
+        max_body_mib = 2
+        grace_s = 1.5
+        log_level = "info"
+        state = "off"
+        preset = "cheap"
+        attach = false
+        prompt_cache = true
+        [page]
+        text = true
+        answers = 7
+    """
+    options = settled(text, "--port", "2", "--preset", "private")
+    assert (options.port, options.preset, options.host) == (2, "private", "::1")
+    assert (options.max_body, options.grace, options.log_level) == (2.0, 1.5, "info")
+    assert (options.allow_origin, options.allow_host, options.state) == (["http://a.test"], [], "off")
+    assert (options.no_attach, options.page_text, options.no_page) == (True, True, False)
+    assert (options.page_answers, options.prompt_cache, options.local) == (7, "", "smollm2-135m")
+    assert settled("attach = true\nprompt_cache = false\n[page]\nenabled = false").no_page is True
+    assert settled("").host == "127.0.0.1"
+
+
+def test_every_option_can_stand_in_the_file():
+    (commands,) = (action.choices for action in _parser()._actions if isinstance(action.choices, dict))
+    options = {action.dest for action in commands["serve"]._actions}
+    names = {"max_body_mib": "max_body", "grace_s": "grace", "context_tokens": "context"}
+    names |= {"tiers": "tier", "backups": "backup", "attach": "no_attach", "page": "no_page"}
+    keys = {names.get(key, key) for key in ConfigFile.model_fields}
+    assert options - keys == {"help", "config", "example_config", "key", "page_text"}
+    assert keys - options == {"models", "default", "budget"}
+
+
+def test_names_of_files_are_relative_to_the_file(settled, tmp_path):
+    text = (
+        'key_file = "k"\nrecord = "r.jsonl"\nlocal = "m.gguf"\npreset = "./p.toml"\nprompt_cache = "saved"\n'
+    )
+    options = settled(
+        text + '[models.a]\npreset = "q.toml"\nlocal = "sub/n.gguf"\n[models.b]\nlocal = "hf:a/b/c.gguf"'
+    )
+    assert {options.key_file, options.record, options.local, options.preset, options.prompt_cache} == {
+        str(tmp_path / name) for name in ("k", "r.jsonl", "m.gguf", "p.toml", "saved")
+    }
+    one, two = options.models.values()
+    assert (one.preset, one.local) == (str(tmp_path / "q.toml"), str(tmp_path / "sub" / "n.gguf"))
+    assert (two.preset, two.local) == (None, "hf:a/b/c.gguf")
+
+
+def test_keys_come_from_the_environment_or_a_file_of_their_own(settled, tmp_path):
+    (tmp_path / "second.key").write_text("from-a-file\n")
+    text = (
+        f'[models."a b"]\n{SERVER}key_env = "THE_KEY"\nprice = [1, 2.5]\n[[models."a b".backups]]\n{SERVER}'
+    )
+    text += 'model = "m"\nkey_file = "second.key"\n[[models."a b".tiers]]\nbase_url = "http://10.1.1.1/v1"\n'
+    text += 'model = "t"\nreach = "own"\n[models.here]\nbase_url = "http://[::1]:99/v1"\nmodel = "m"'
+    first, here = settled(text).models.values()
+    assert (first.api_key, first.price, first.model) == (SECRET, (1.0, 2.5), "a b")
+    assert (first.backups[0].api_key, first.tiers[0].api_key, here.api_key) == ("from-a-file", None, "none")
+    assert SECRET not in repr(first)
+
+
+WITH = f"[models.big]\n{SERVER}"
+MISTAKES = [
+    ("port = 'x'", r"disco\.toml: port: input should be a valid integer"),
+    ("port = 70000", "port: .*65535, not 70000"),
+    ("prot = 1", r"prot: there is no such key. Did you mean 'port'"),
+    ("max_body = 1", "Did you mean 'max_body_mib'"),
+    ("grace_s = -1", "greater than or equal to 0, not -1"),
+    ("log_level = 'loud'", "log_level: .*'debug'"),
+    ("[page]\ntxt = true", r"\[page\] txt: there is no such key. Did you mean 'text'"),
+    ("[models.big]\npriec = [1, 2]", r"\[models.big\] priec: .*Did you mean 'price'"),
+    (WITH + "price = [1]", r"\[models.big\] price: list should have at least 2 items"),
+    (WITH + "price = [1, -2]", r"\[models.big\] price number 2: .*not -2"),
+    (WITH + '[[models.big.backups]]\nmodel = "m"', r"\[\[models.big.backups\]\] number 1 base_url: .*is missing"),
+    (WITH + "[[models.big.backups]]\nmodle = 1", r"\[\[models.big.backups\]\] number 1 modle: .*Did you mean 'model'"),
+    (f'[models."a b"]\napi_key = "{SECRET}"', r'\[models."a b"\] api_key: a key does not belong .*key_env.*key_file'),
+    (f'key = "{SECRET}"', "key: a key does not belong"),
+    (WITH + f'key_env = "{SECRET}"', "must be the name of an environment variable, in capitals"),
+    (WITH + 'key_env = "NOT_SET_HERE"', r"\[models.big\] key_env: the environment variable NOT_SET_HERE is not set"),
+    (WITH + 'key_env = "THE_KEY"\nkey_file = "x"', "has key_env and key_file"),
+    (WITH + 'key_file = "no-such-file"', r"\[models.big\] key_file: .*no-such-file cannot be read"),
+    (WITH, r"\[models.big\] has no key for its server.*key_env"),
+    (f'[models.big]\nbase_url = "https://me:{SECRET}@example.com/v1"', "holds a password, .*key_env"),
+    (f'[models.big]\nbase_url = "https://example.com/v1?k={SECRET}"', r"without \? and #"),
+    ('[models.big]\nbase_url = "example.com"', "must begin with http"),
+    ('[models.big]\nmodel = "m"', r"\[models.big\] says something of a server, but not where it is. Add base_url"),
+    ("default = 'big'", r"default names a model, but there is no table"),
+    ('[[tiers]]\nbase_url = "http://a/v1"\nmodel = "m"\nreach = "own"\n[models.a]', r"\[\[models.NAME.tiers"),
+    ("[models.a", "is not valid TOML"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "says"), MISTAKES, ids=[text[:30] for text, _ in MISTAKES])
+def test_a_mistake_names_file_table_key_and_remedy_and_repeats_no_secret(settled, text, says):
+    with pytest.raises(ConfigurationError, match=says) as caught:
+        settled(text)
+    assert "disco.toml" in str(caught.value)
+    assert SECRET not in str(caught.value)
+
+
+def test_the_command_line_cannot_say_for_which_model_a_tier_is(settled):
+    with pytest.raises(ConfigurationError, match=r"--backup does not say for which model"):
+        settled('[models.a]\nlocal = "smollm2-135m"', "--backup", "http://a/v1", "m")
+    with pytest.raises(ConfigurationError, match="cannot be read: No such file"):
+        settle_options(_parser().parse_args(["serve", "--config", "no-such.toml"]))
+
+
+def test_the_example_is_a_file_that_can_be_used(settled, monkeypatch, capsys):
+    assert main(["serve", "--example-config"]) == 0
+    text = capsys.readouterr().out
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    options = settled(text)
+    assert list(options.models) == ["fast", "private", "big"]
+    # And with everything that it only mentions.
+    more = re.sub(r"^# (?=\[\[|\w+ = )", "", text, flags=re.MULTILINE)
+    monkeypatch.setenv("OPENROUTER_API_KEY", "k")
+    assert len(settled(more).models["big"].backups) == 1
+    assert settled(more).record is not None
+    assert load_config(serve_command.EXAMPLE).default == "fast"
+
+
+def test_text_on_the_page_needs_a_key_and_a_page(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("disco.toml").write_text('preset = "private"\n[page]\ntext = true\n')
+    assert main(["serve", "--config", "disco.toml"]) == 2
+    assert "no key is set. Set a key in DISCO_SERVER_KEY" in " ".join(capsys.readouterr().err.split())
+    monkeypatch.setenv("DISCO_SERVER_KEY", "k" * 20)
+    assert main(["serve", "--config", "disco.toml", "--no-page"]) == 2
+    assert "the page is off" in " ".join(capsys.readouterr().err.split())
