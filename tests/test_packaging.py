@@ -60,6 +60,7 @@ def test_the_wheel_of_checkout_and_source_archive_is_the_package_its_data_and_it
     kinds = {
         ".py",
         ".css",
+        ".html",
         ".js",
         ".json",
         ".npz",

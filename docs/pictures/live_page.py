@@ -7,22 +7,25 @@ failure is seen.
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-import urllib.request
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 HERE: Final = Path(__file__).parent
 ROOT: Final = HERE.parents[1]
-sys.path[:0] = [str(ROOT), *(str(ROOT / "tests" / part) for part in ("support", "support/servers"))]
+for part in (".", "tests/support", "tests/support/servers"):
+    sys.path.insert(0, str(ROOT / part))
 
-from chromium import find_chromium, open_page
-from servers import free_port, native_llama_server
+from chromium import find_chromium, open_page  # noqa: E402 - found by the lines above
+from servers import free_port, native_llama_server  # noqa: E402
 
 CONFIG: Final = """
 port = 0
@@ -60,9 +63,10 @@ def ask(base_url: str, model: str, words: str, tokens: int) -> None:
     """Ask for an answer, and read it to its end."""
     messages = [{"role": "user", "content": words}]
     body = {"model": model, "messages": messages, "max_tokens": tokens, "stream": True}
-    request = urllib.request.Request(f"{base_url}/chat/completions", json.dumps(body).encode())
-    with urllib.request.urlopen(request, timeout=300) as answer:
-        answer.read()
+    where = urlsplit(base_url)
+    with contextlib.closing(http.client.HTTPConnection(where.netloc, timeout=300)) as connection:
+        connection.request("POST", f"{where.path}/chat/completions", json.dumps(body))
+        connection.getresponse().read()
 
 
 def main() -> None:
@@ -75,7 +79,8 @@ def main() -> None:
         config = Path(folder) / "disco.toml"
         config.write_text(CONFIG.format(server=server.base_url, nobody=free_port()), encoding="utf-8")
         command = [sys.executable, "-c", program, "serve", "--config", str(config)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as serving:
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdout=pipe, text=True, cwd=ROOT) as serving:  # noqa: S603 - our own command
             assert serving.stdout is not None
             base_url = serving.stdout.readline().strip()
             try:

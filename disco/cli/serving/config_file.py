@@ -164,7 +164,8 @@ def load_config(path: Path) -> ConfigFile:
         return ConfigFile.model_validate(values)
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=True)
-        raise ConfigurationError(f"{path}: {'; '.join(map(_sentence, found))}.") from None
+        told = "; ".join(map(_sentence, found))
+        raise ConfigurationError(f"{path}: {told}{'' if told.endswith(('?', '.')) else '.'}") from None
 
 
 def _checked_address(value: str) -> str:

@@ -19,7 +19,7 @@ import anyio
 import anyio.to_thread
 
 from disco.client.endpoint_catalog.statistics import EndpointStatistics, Statistics, make_room
-from disco.client.history_saving import HistorySaving
+from disco.client.learnt.history_saving import HistorySaving
 from disco.client.learnt.kept_breakers import BREAKER, FORGOTTEN_AFTER_S, KeptBreakers
 from disco.client.learnt.kept_verdicts import VERDICT, VERDICTS_LAST_S, KeptVerdicts
 from disco.client.learnt.subjects import subject_of

@@ -6,11 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
+from command_process import ROOT
 
 from disco.cli import main
 from disco.cli.main import _parser
 from disco.cli.serving import serve_command
-from disco.cli.serving.config_file import ConfigFile, load_config
+from disco.cli.serving.config_file import ConfigFile, ModelTable, TierTable, load_config
 from disco.cli.serving.serve_options import settle_options
 from disco.errors import ConfigurationError
 
@@ -164,3 +165,26 @@ def test_text_on_the_page_needs_a_key_and_a_page(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("DISCO_SERVER_KEY", "k" * 20)
     assert main(["serve", "--config", "disco.toml", "--no-page"]) == 2
     assert "the page is off" in " ".join(capsys.readouterr().err.split())
+
+
+PAGE = (ROOT / "docs" / "how-to" / "serve-config.md").read_text(encoding="utf-8")
+
+
+def test_the_page_shows_a_file_that_can_be_used_and_describes_every_key(settled, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    (file,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    options = settled(file)
+    assert (list(options.models), options.default) == (["fast", "private", "big"], "fast")
+    assert options.models["big"].budget == {"account": "big", "server_usd": 2.0, "window_s": 86400}
+    tables = PAGE.partition("## Options")[2].partition("\n## ")[0]
+    top, models = tables.split("`[models.NAME]`:")
+    assert set(ConfigFile.model_fields) - {"models"} <= set(re.findall(r"\w+", top))
+    assert set(ModelTable.model_fields) | set(TierTable.model_fields) <= set(re.findall(r"\w+", models))
+
+
+def test_the_mistakes_that_the_page_quotes_are_told_so(settled, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    for text in ("[models.big]\npriec = 1", f'[models.fast]\n{SERVER}key_env = "OPENAI_API_KEY"'):
+        with pytest.raises(ConfigurationError) as caught:
+            settled(text)
+        assert str(caught.value).rpartition("/")[2] in PAGE
