@@ -69,15 +69,17 @@ def config_values(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
         if name not in ("page", "attach", "models", "tiers", "backups")
     }
     for name in _FILES:
-        values[name] = _file(folder, values[name]) if _is_file(name, values[name]) else values[name]
-    if config.state not in (None, "off"):
+        if _is_file(name, values[name]):
+            values[name] = _file(folder, values[name])
+    if config.state is not None and config.state != "off":
         values["state"] = _file(folder, config.state)
     values["local"], values["preset"] = _model_file(folder, config.local), _preset_file(folder, config.preset)
     values["shadow"] = _preset_file(folder, config.shadow)
     cache = config.prompt_cache
-    values["prompt_cache"] = (
-        {True: "", False: None}.get(cache) if isinstance(cache, bool) else _file(folder, cache)
-    )
+    if isinstance(cache, str):
+        values["prompt_cache"] = _file(folder, cache)
+    else:
+        values["prompt_cache"] = "" if cache else None
     values["no_attach"] = None if config.attach is None else not config.attach
     values["no_page"], values["page_text"] = not config.page.enabled or None, config.page.text or None
     values["page_answers"] = config.page.answers
@@ -218,8 +220,8 @@ def _key(base_url: str, table: ModelTable | ServerTable, where: str, folder: Pat
     return _NO_KEY
 
 
-def _file(folder: Path, name: str | None) -> str:
-    return str(folder / Path(name or "").expanduser())
+def _file(folder: Path, name: str) -> str:
+    return str(folder / Path(name).expanduser())
 
 
 def _is_file(option: str, value: object) -> bool:
@@ -238,5 +240,6 @@ def _model_file(folder: Path, local: str | None) -> str | None:
 
 
 def _preset_file(folder: Path, preset: str | None) -> str | None:
-    is_path = preset is not None and (preset.endswith(".toml") or "/" in preset or os.sep in preset)
-    return _file(folder, preset) if is_path else preset
+    if preset is not None and (preset.endswith(".toml") or "/" in preset or os.sep in preset):
+        return _file(folder, preset)
+    return preset

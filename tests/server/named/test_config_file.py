@@ -56,7 +56,13 @@ def test_what_the_file_says_replaces_the_usual_and_the_command_line_replaces_the
     assert (options.no_attach, options.page_text, options.no_page) == (True, True, False)
     assert (options.page_answers, options.prompt_cache, options.local) == (7, "", "smollm2-135m")
     assert settled("attach = true\nprompt_cache = false\n[page]\nenabled = false").no_page is True
-    assert settled("").host == "127.0.0.1"
+
+
+def test_an_empty_file_changes_nothing(settled):
+    usual = vars(settle_options(_parser().parse_args(["serve"])))
+    assert {name: value for name, value in vars(settled("")).items() if value != usual[name]}.keys() == {
+        "config"
+    }
 
 
 def test_every_option_can_stand_in_the_file():
