@@ -51,6 +51,9 @@ class AnswerText:
 
     def feed(self, piece: bytes) -> None:
         """Read a piece of the response's body."""
+        if len(self.answer) >= LONGEST_ANSWER:
+            self._rest = b""
+            return
         if not self._stream:
             self._take(_object(piece))
             return
@@ -71,8 +74,7 @@ class AnswerText:
         return {"prompt": self.prompt, "answer": self.answer}
 
     def _take(self, event: Mapping[str, Any]) -> None:
-        if len(self.answer) < LONGEST_ANSWER:
-            self.answer = (self.answer + _text_in(event))[:LONGEST_ANSWER]
+        self.answer = (self.answer + _text_in(event))[:LONGEST_ANSWER]
 
 
 def _object(data: bytes) -> Mapping[str, Any]:

@@ -275,6 +275,8 @@ def test_a_text_has_a_longest_length_and_so_has_what_waits_for_its_end():
         text.feed(b'data: {"choices": [{"delta": {"content": "' + b"y" * 1000 + b'"}}]}\n\n')
     assert text.answer == "y" * LONGEST_ANSWER
     text.feed(b"x" * 3_000_000)
-    assert text._rest == b""
     text.close()
+    short = AnswerText("", stream=True)
+    short.feed(b"x" * 3_000_000)
+    assert text._rest == short._rest == b""
     assert text.is_whole

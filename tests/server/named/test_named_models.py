@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 import types
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
@@ -18,11 +19,13 @@ from disco import AsyncDisco
 from disco.cli.main import _parser
 from disco.cli.serving.serve_clients import ClientMaker
 from disco.cli.serving.serve_options import settle_options
+from disco.cost.budget_limiter import Limit
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from disco.errors import ConfigurationError
 from disco.server import Metrics, NamedModel, NamedModels, make_app
 from disco.server.api_errors import Refusal
+from disco.state import limiter_of
 
 pytestmark = pytest.mark.real  # upstream servers are asked over sockets
 
@@ -48,8 +51,9 @@ def served(tmp_path, monkeypatch):
     monkeypatch.setenv("OPENAI_ORG_ID", "org-of-nobody-here")
     with start_blocking_portal("asyncio") as portal, contextlib.ExitStack() as stack:
 
-        def serve(text: str, device: SimulatedEndpoint | None = None, **options):
-            (tmp_path / "disco.toml").write_text('state = "off"\npower = "off"\n' + text, encoding="utf-8")
+        def serve(text: str, device: SimulatedEndpoint | None = None, state: object = "off"):
+            head = f'state = "{state}"\npower = "off"\n'
+            (tmp_path / "disco.toml").write_text(head + text, encoding="utf-8")
             arguments = settle_options(
                 _parser().parse_args(["serve", "--config", str(tmp_path / "disco.toml")])
             )
@@ -64,7 +68,7 @@ def served(tmp_path, monkeypatch):
             exits = AsyncExitStack()
             stack.enter_context(portal.wrap_async_context_manager(exits))
             models = portal.call(maker.named, exits)
-            app = make_app(models, metrics=metrics, **options)
+            app = make_app(models, metrics=metrics)
 
             def asked(*given, **more):
                 return portal.call(lambda: ask(app, *given, **more))
@@ -178,6 +182,19 @@ def test_names_without_a_budget_share_that_at_the_top_and_others_have_their_own(
     assert (
         len({id(router.health) for router in routers}) == len({id(router.limiter) for router in routers}) == 1
     )
+
+
+def test_other_programs_with_the_state_file_count_what_the_names_spent(served, tmp_path):
+    text = '[budget]\ndevice_tokens = 4000\nwindow_s = 1000\naccount = "all"\n[models.a]\n[models.b]\n'
+    one = served(text, device(), state=tmp_path / "state.sqlite3")
+    for name in ("a", "b"):
+        assert one.ask(CHATS, {**CHAT, "model": name}).status == 200
+    now = time.time()
+    left = one.portal.call(lambda: one.models.budgets_left(now))
+    assert left["a", "device_tokens"] == left["b", "device_tokens"] < 4000
+    with contextlib.closing(limiter_of(tmp_path / "state.sqlite3")) as elsewhere:
+        counter = elsewhere.counter(Limit("x", "device", "tokens", 4000, 1000, "all"))
+        assert counter.left(now) == left["a", "device_tokens"]
 
 
 def test_one_local_model_is_loaded_once_and_two_have_breakers_of_their_own(served):
