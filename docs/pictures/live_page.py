@@ -80,7 +80,7 @@ def main() -> None:
         config.write_text(CONFIG.format(server=server.base_url, nobody=free_port()), encoding="utf-8")
         command = [sys.executable, "-c", program, "serve", "--config", str(config)]
         pipe = subprocess.PIPE
-        with subprocess.Popen(command, stdout=pipe, text=True, cwd=ROOT) as serving:  # noqa: S603 - our own command
+        with subprocess.Popen(command, stdout=pipe, text=True, cwd=ROOT) as serving:
             assert serving.stdout is not None
             base_url = serving.stdout.readline().strip()
             try:
@@ -93,7 +93,7 @@ def main() -> None:
                     more = (base_url, "private", "Tell a long story.", 150)
                     last = threading.Thread(target=ask, args=more)
                     last.start()
-                    page.wait("document.querySelectorAll('#answers li').length == 5")
+                    page.wait("document.querySelectorAll('#answers > li').length == 5")
                     page.wait("document.querySelector('#answers .busy')?.textContent == 'device writes'")
                     page.evaluate("new Promise(r => requestAnimationFrame(() => requestAnimationFrame(r)))")
                     page.screenshot(HERE / "live-page.png")

@@ -1,18 +1,35 @@
-"""What the live page is told of one answer: from its session while it runs, then from its route record."""
+"""What the live page is told of one answer: from its session while it runs, then from its route record.
+
+Lanes and marks are those of `disco show`: see `disco.timeline`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Final
 
 from disco.client.live_driver import LiveSession
 from disco.cost import Phase
 from disco.session.attempt.attempt_state import AttemptState
 from disco.session.records.route_record import RouteRecord
+from disco.timeline.lanes import end_of, lanes_of
+from disco.timeline.marks import marks_of
+from disco.timeline.model import MarkKind, SpanKind
 
 __all__ = ["finished_facts", "running_facts"]
 
-_DIGITS = 4  # of seconds: 0.1 ms
+_DIGITS: Final = 4  # of seconds: 0.1 ms
+# What the lanes show by themselves needs no words.
+_PLAIN: Final = frozenset(
+    {
+        MarkKind.FIRST,
+        MarkKind.UNSTARTED,
+        MarkKind.DRAFTING,
+        MarkKind.SHOWN,
+        MarkKind.FINISHED,
+        MarkKind.DELIVERED,
+    }
+)
 
 
 def running_facts(live: LiveSession, now: float) -> dict[str, Any]:
@@ -33,30 +50,25 @@ def running_facts(live: LiveSession, now: float) -> dict[str, Any]:
         "tokens": transcript.tokens,
         "ttft_s": None if first_at is None else _round(first_at - began_at),
         "tps": None if first_at is None else _rate(transcript.tokens, now - first_at),
-        "attempts": [_attempt(state, began_at) for state in session.attempts],
+        "total_s": _round(duration_s),
+        "lanes": [_lane(state, began_at, now) for state in session.attempts],
     }
 
 
-def _attempt(state: AttemptState, began_at: float) -> dict[str, Any]:
-    def since(at: float | None) -> float | None:
-        return None if at is None else _round(at - began_at)
-
-    return {
-        "endpoint": state.candidate.name,
-        "outcome": str(state.outcome),
-        "failure": None if state.failure is None else str(state.failure),
-        "start": since(state.started_at),
-        "first": since(state.first_content_at),
-        "end": since(state.ended_at),
-        "tokens": state.tokens,
-    }
+def _lane(state: AttemptState, began_at: float, now: float) -> dict[str, Any]:
+    ended_at = now if state.ended_at is None else state.ended_at
+    first_at = ended_at if state.first_content_at is None else state.first_content_at
+    spans = [_span(SpanKind.READING, state.started_at - began_at, first_at - began_at)]
+    if state.first_content_at is not None:
+        spans.append(_span(SpanKind.WRITING, first_at - began_at, ended_at - began_at))
+    return {"endpoint": state.candidate.name, "spans": spans}
 
 
 def finished_facts(route: RouteRecord, lost: Collection[Phase]) -> dict[str, Any]:
     """Return the facts of a finished answer; times in seconds since the request, costs in USD.
 
     Args:
-        route: its record.
+        route: its record; the timelines in it are not needed.
         lost: phases in which no reader got the text.
     """
     ttft_s = route.pace.ttft_released_s
@@ -64,6 +76,7 @@ def finished_facts(route: RouteRecord, lost: Collection[Phase]) -> dict[str, Any
     wrote: dict[str, int] = {}
     for segment in route.segments:
         wrote[segment.endpoint] = wrote.get(segment.endpoint, 0) + segment.end_char - segment.start_char
+    lanes = lanes_of(route)
     return {
         "state": "failed" if route.finish_reason is None else "done",
         "finish_reason": route.finish_reason,
@@ -78,34 +91,21 @@ def finished_facts(route: RouteRecord, lost: Collection[Phase]) -> dict[str, Any
         "losers_usd": sum(c.cost for c in route.ledger.charges if c.phase in lost),
         "cost": {name: sums.cost for name, sums in route.ledger.by_endpoint().items()},
         "wrote": wrote,
-        "attempts": [
-            {
-                "endpoint": attempt.endpoint,
-                "outcome": attempt.outcome,
-                "failure": attempt.failure,
-                "start": _round(attempt.started_s),
-                "first": None if attempt.first_content_s is None else _round(attempt.first_content_s),
-                "end": None if attempt.ended_s is None else _round(attempt.ended_s),
-                "tokens": attempt.tokens,
-                "kept": attempt.kept_tokens,
-            }
-            for attempt in route.attempts
+        "total_s": _round(end_of(route)),
+        "lanes": [
+            {"endpoint": lane.endpoint, "spans": [_span(s.kind, s.start_s, s.end_s) for s in lane.spans]}
+            for lane in lanes
         ],
-        "moves": [
-            {
-                "from": move.source,
-                "to": move.target,
-                "why": move.reason,
-                "outcome": move.outcome,
-                "at": _round(move.switched_s if move.switched_s is not None else move.decided_s),
-            }
-            for move in route.migrations
-        ],
-        "failovers": [
-            {"attempt": next(n for n, a in enumerate(route.attempts) if a is failed), "to": heir.endpoint}
-            for failed, heir in route.failovers
+        "marks": [
+            {"at": _round(mark.at_s), "kind": str(mark.kind), "lane": mark.lane, "text": mark.text}
+            for mark in marks_of(route, lanes)
+            if mark.kind not in _PLAIN
         ],
     }
+
+
+def _span(kind: SpanKind, start_s: float, end_s: float) -> list[str | float]:
+    return [str(kind), _round(start_s), _round(end_s)]
 
 
 def _rate(tokens: int, seconds: float) -> float | None:

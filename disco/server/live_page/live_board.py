@@ -2,7 +2,7 @@
 
 Numbers, names of models and endpoints, and classes of failures. Texts only where the owner of the server asked for
 them. Everything is bounded: a number of answers, so many characters of a text, sums by the names in the configuration.
-While nobody watches, an answer costs one small dict, made from its route record.
+While nobody watches, an answer costs some sums, and its route record is kept without the times of its tokens.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from disco.client.live_driver import LiveSession
@@ -83,6 +83,36 @@ LOST: Final = frozenset(
 )
 
 
+@dataclass(slots=True)
+class Finished:
+    """One answer that has ended. Mutable: `_facts`, made when a page first asks.
+
+    Attributes:
+        shown: its request; the text in it grows until its last byte is sent, which may be after the record.
+        change: counts the answers that have ended.
+        route: its record, without the times of its tokens.
+    """
+
+    shown: Watched
+    change: int
+    route: RouteRecord = field(repr=False)
+    _facts: dict[str, Any] | None = field(default=None, repr=False)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no more text comes."""
+        return self.shown.text is None or self.shown.text.is_whole
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what the page is told."""
+        if self._facts is None:
+            self._facts = finished_facts(self.route, LOST)
+        shown = self.shown
+        text = None if shown.text is None else shown.text.to_dict()
+        about = {"n": shown.number, "model": shown.model, "at": shown.created_s, "text": text}
+        return {**about, **self._facts}
+
+
 class LiveBoard:
     """The answers of one server. Pass `answered` as `on_route` to its clients, and the object to `make_app`.
 
@@ -107,7 +137,7 @@ class LiveBoard:
         self.sums: dict[tuple[str, str], Sums] = {}
         self._number = self._change = 0
         self._running: dict[int, Watched] = {}
-        self._finished: deque[dict[str, Any]] = deque(maxlen=answers)
+        self._finished: deque[Finished] = deque(maxlen=answers)
 
     @contextmanager
     def watching(self, model: str, body: Mapping[str, Any], *, stream: bool) -> Iterator[Watched]:
@@ -143,10 +173,9 @@ class LiveBoard:
         shown.is_done = True
         self._running.pop(shown.number, None)
         self._change += 1
-        facts = finished_facts(route, LOST)
-        about = {"n": shown.number, "change": self._change, "model": shown.model, "at": shown.created_s}
-        # The text grows until its last byte is sent, which may be after the record.
-        self._finished.append(about | facts | ({} if shown.text is None else {"text": shown.text}))
+        self._finished.append(
+            Finished(shown, self._change, replace(route, generated=(), released=(), turns=()))
+        )
 
     def _add(self, route: RouteRecord) -> None:
         self.answers += 1
@@ -173,31 +202,20 @@ class LiveBoard:
             now: on the event loop's clock, s.
         """
         # A text still grows for a moment after its record; the page gets it again until it is whole.
-        news = [a for a in self._finished if a["change"] > after or not _is_whole(a)]
+        news = [one for one in self._finished if one.change > after or not one.is_whole]
+        growing = (one.change - 1 for one in self._finished if not one.is_whole)
         running = list(self._running.values())[-MOST_RUNNING:]
         return {
             "began": self.began_s,
-            "change": min(
-                [a["change"] - 1 for a in self._finished if not _is_whole(a)], default=self._change
-            ),
+            "change": min(growing, default=self._change),
             "text": self.text,
             "kept": self._finished.maxlen,
             "running": [_running(shown, now) for shown in running],
             "busy": len(self._running),
-            "finished": [_shown(a) for a in news],
+            "finished": [one.to_dict() for one in news],
             "answers": self.answers,
             "failed": self.failed,
         }
-
-
-def _is_whole(answer: Mapping[str, Any]) -> bool:
-    text: AnswerText | None = answer.get("text")
-    return text is None or text.is_whole
-
-
-def _shown(answer: Mapping[str, Any]) -> dict[str, Any]:
-    text: AnswerText | None = answer.get("text")
-    return {**answer, "text": None if text is None else text.to_dict()}
 
 
 def _running(shown: Watched, now: float) -> dict[str, Any]:

@@ -44,7 +44,7 @@ preset = "private"
 """
 LIVE = "/v1/disco/live"
 KEYED = {"Authorization": f"Bearer {KEY}"}
-CARDS = "[...document.querySelectorAll('#answers li')].map(li => li.innerText)"
+CARDS = "[...document.querySelectorAll('#answers > li')].map(li => li.innerText)"
 
 
 @pytest.fixture(scope="module")
@@ -134,9 +134,9 @@ def test_answers_by_two_names_appear_with_writer_cost_and_budget_and_without_any
     assert "of $1.00 left, in any 24 h, account away" in left
     assert float(left.split("$")[1].split()[0]) == pytest.approx(1 - cost, abs=0.002)
     assert page.evaluate("parseFloat(document.querySelector('.meter span').style.width)") < 100
-    tracks = page.evaluate("document.querySelectorAll('#answers .track .writes').length")
+    tracks = page.evaluate("document.querySelectorAll('#answers .track .writing').length")
     assert tracks == 3
-    wide = page.evaluate("document.querySelector('#answers .track .writes').getBoundingClientRect().width")
+    wide = page.evaluate("document.querySelector('#answers .track .writing').getBoundingClientRect().width")
     assert wide > 10
 
     # A name is text, whatever it says.

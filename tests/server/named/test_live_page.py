@@ -61,7 +61,9 @@ def test_an_answer_is_shown_while_it_is_written_and_then_with_its_costs():
                 (running,) = seen["running"]
                 assert (running["model"], running["writer"], running["state"]) == ("m", "device", "running")
                 assert 0 < running["tokens"] < 10
-                assert running["attempts"][0]["end"] is None
+                (lane,) = running["lanes"]
+                assert lane["spans"][-1][0] == "writing"
+                assert lane["spans"][-1][2] == pytest.approx(running["total_s"])
                 assert (seen["busy"], seen["answers"], seen["finished"]) == (1, 0, [])
             seen = await live(app)
             (done,) = seen["finished"]
@@ -95,8 +97,9 @@ def test_a_failure_is_shown_with_who_took_over_and_what_was_lost():
             assert (await ask(app, CHATS, {**CHAT, "stream": True})).status == 200
             seen = await live(app)
         (done,) = seen["finished"]
-        assert [attempt["failure"] for attempt in done["attempts"]] == ["crashed", None]
-        assert done["failovers"] == [{"attempt": 0, "to": "attic"}]
+        assert [lane["endpoint"] for lane in done["lanes"]] == ["device", "attic"]
+        assert [mark["kind"] for mark in done["marks"]] == ["failed", "taken_over"]
+        assert "crashed" in done["marks"][0]["text"]
         assert list(done["wrote"]) == ["device", "attic"]
         assert sum(e["losers_usd"] for e in seen["models"][0]["endpoints"]) == pytest.approx(
             done["losers_usd"]
