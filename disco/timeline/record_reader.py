@@ -49,6 +49,7 @@ _PLAIN: Final[dict[str, Any]] = {
     "generated": tuple[tuple[float, int], ...],
     "released": tuple[tuple[float, int], ...],
     "turns": tuple[tuple[int, int], ...],
+    "served_as": str | None,
 }
 """Fields of a `RouteRecord` that are read as they are written."""
 _DEFAULTS: Final[dict[str, Any]] = {
@@ -61,6 +62,7 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "max_tokens": None,
     "winner": None,
     "created_s": None,
+    "served_as": None,
 }
 """What fields that older records lack are read as; `generated` and others are left out on request, too."""
 

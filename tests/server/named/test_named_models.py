@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 import types
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from disco.errors import ConfigurationError
 from disco.server import Metrics, NamedModel, NamedModels, make_app
 from disco.server.api_errors import Refusal
 from disco.state import limiter_of
+from disco.timeline import read_record
 
 pytestmark = pytest.mark.real  # upstream servers are asked over sockets
 
@@ -103,7 +103,7 @@ def test_a_name_picks_the_client_and_the_server_gets_its_own_name_for_the_model(
     assert [(r.served_as, r.winner) for r in one.routes] == [
         *(("away", "server"), ("here", "device"), ("here", "device"), ("here", "device"))
     ]
-    assert json.loads(one.routes[0].to_json())["served_as"] == "away"
+    assert read_record(one.routes[0].to_json()).served_as == "away"
     text = one.ask("/metrics").body.decode()
     assert 'disco_answers_total{finish_reason="stop",model="away",winner="server"} 1.0' in text
     assert 'disco_cost_usd_total{endpoint="device",model="here"}' in text
