@@ -163,6 +163,13 @@ def test_the_example_is_a_file_that_can_be_used(settled, monkeypatch, capsys):
     assert load_config(serve_command.EXAMPLE).default == "fast"
 
 
+def test_no_output_file_is_the_file_itself(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("disco.toml").write_text('preset = "private"\nrecord = "disco.toml"\n')
+    assert main(["serve", "--config", "disco.toml"]) == 2
+    assert "reads this file" in " ".join(capsys.readouterr().err.split())
+
+
 def test_text_on_the_page_needs_a_key_and_a_page(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("disco.toml").write_text('preset = "private"\n[page]\ntext = true\n')
