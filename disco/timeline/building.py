@@ -66,6 +66,17 @@ def _costs(record: RouteRecord) -> tuple[Cost, ...]:
 
 
 def _notes(record: RouteRecord) -> Iterator[str]:
+    for rest in record.deprioritised:
+        why = rest.reason.replace("_", " ")
+        yield f"{rest.endpoint} was the last resort when the request came: {why}."
+    for cut in record.budget_cuts:
+        what = {"hedge": "a further start", "start": "a start", "move": "a move"}.get(cut.what, cut.what)
+        left = {"low": "what is left is kept for more important uses", "spent": "too little is left"}
+        yield f"A budget left out {what} on {cut.endpoint}: {left.get(cut.why, 'its time is not known yet')}."
+    if record.power is not None and record.power.conditions:
+        yield f"This machine then: {', '.join(record.power.conditions)}."
+    if record.assist is not None and record.assist.why is not None:
+        yield f"The answer was not divided between server and device: {record.assist.why.replace('_', ' ')}."
     if not record.generated and record.answer_tokens:
         yield "The record has no times of the tokens (RouteLog(timelines=False)), so the reader's lane is missing."
     elif record.generated and not record.turns:

@@ -134,7 +134,7 @@ class Timeline:
         reader: None where the record has no times of its tokens.
         marks: in order of time.
         costs: one for each endpoint that was charged.
-        notes: what the record does not tell, as sentences.
+        notes: what the plan had to leave out, and what the record does not tell, as sentences.
     """
 
     total_s: float

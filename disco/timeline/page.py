@@ -77,7 +77,7 @@ def timeline_html(record: RouteRecord, *, title: str | None = None) -> str:
             '<meta name="viewport" content="width=device-width,initial-scale=1">',
             f"<title>{escape(printable(heading))} · disco</title><style>{_STYLE.strip()}</style></head><body><main>",
             f"<h1>{escape(printable(heading))}</h1>",
-            f'<div class="scroll">{draw_svg(timeline, heading, "answer")}</div>',
+            f'<div class="scroll">{draw_svg(timeline, "Time line", "answer")}</div>',
             "<h2>Marks</h2>",
             _table(("mark", "s", "lane", "what happened"), marks, (1,)),
             "<h2>Attempts</h2>",

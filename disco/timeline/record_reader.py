@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from disco.cost import Charge, Ledger
 from disco.errors import ConfigurationError
-from disco.plan import Power
+from disco.plan import BudgetCut, CoolDown, Power
 from disco.rates import Rates
 from disco.session.records.assist_record import AssistRecord
 from disco.session.records.route_record import (
@@ -43,6 +43,9 @@ _PLAIN: Final[dict[str, Any]] = {
     "segments": tuple[SegmentRecord, ...],
     "migrations": tuple[MigrationRecord, ...],
     "judgements": tuple[JudgementRecord, ...],
+    "deprioritised": tuple[CoolDown, ...],
+    "budget_cuts": tuple[BudgetCut, ...],
+    "budget": dict[str, dict[str, float]],
     "assist": AssistRecord | None,
     "power": Power | None,
     "pace": LatencyRecord,
@@ -54,6 +57,9 @@ _PLAIN: Final[dict[str, Any]] = {
 """Fields of a `RouteRecord` that are read as they are written."""
 _DEFAULTS: Final[dict[str, Any]] = {
     "judgements": [],
+    "deprioritised": [],
+    "budget_cuts": [],
+    "budget": {},
     "assist": None,
     "power": None,
     "generated": [],
@@ -79,7 +85,7 @@ class _Charges:
 
 
 def read_record(line: str | bytes | Mapping[str, Any]) -> RouteRecord:
-    """Return the record that a line of a recording holds, without its shadow and what budgets removed from its plan.
+    """Return the record that a line of a recording holds, without its shadow.
 
     Args:
         line: JSON as `RouteRecord.to_json` writes it, with or without timelines; or the same, decoded.

@@ -16,10 +16,11 @@ from timeline.drawn import check_drawings, check_timeline, printed
 from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.errors import FailureKind
 from disco.events import SpeculationReport
-from disco.plan import Migration, Plan, Start
+from disco.plan import BudgetCut, CoolDown, Migration, Plan, Power, Start
 from disco.playback import Pace
+from disco.session.records.assist_record import AssistRecord
 from disco.session.records.route_record import RouteRecord
-from disco.timeline import timeline_of
+from disco.timeline import read_record, timeline_of
 from disco.timeline.model import MarkKind, SpanKind
 from disco.timeline.summary import happenings, writers
 
@@ -227,6 +228,30 @@ def test_records_without_times_or_turns_say_what_they_lack():
     assert "older version" in timeline_of(older).notes[0]
     assert timeline_of(older).reader == timeline_of(record).reader
     check_drawings(older)
+
+
+def test_notes_say_what_the_plan_had_to_leave_out():
+    record = replace(
+        moved(),
+        deprioritised=(
+            CoolDown("server", "offline"),
+            CoolDown("backup", "rate_limit", "rate_limit", 1, 11.25),
+        ),
+        budget_cuts=(BudgetCut("server", "hedge", "spent"),),
+        power=Power(("battery", "low"), spared="low"),
+        assist=AssistRecord("undivided", "device_first"),
+    )
+    assert read_record(record.to_json(timelines=True)).deprioritised == record.deprioritised
+    notes = timeline_of(read_record(record.to_json(timelines=True))).notes
+    assert notes == timeline_of(record).notes
+    assert notes == (
+        "server was the last resort when the request came: offline.",
+        "backup was the last resort when the request came: rate limit.",
+        "A budget left out a further start on server: too little is left.",
+        "This machine then: battery, low.",
+        "The answer was not divided between server and device: device first.",
+    )
+    check_drawings(record)
 
 
 def test_names_cannot_send_control_codes_and_markup_is_text():

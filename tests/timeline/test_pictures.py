@@ -31,6 +31,17 @@ def scripts():
         sys.path.remove(str(PICTURES))
 
 
+def holds(written: object, now: object) -> bool:
+    """Whether all that was written is read and written again; fields that came later have their defaults."""
+    if isinstance(written, dict) and isinstance(now, dict):
+        return written.keys() <= now.keys() and all(
+            holds(value, now[name]) for name, value in written.items()
+        )
+    if isinstance(written, list) and isinstance(now, list):
+        return len(written) == len(now) and all(map(holds, written, now))
+    return written == now
+
+
 def test_every_time_line_is_what_is_drawn_from_its_record_now(scripts):
     drawing = scripts["time_lines"]
     assert {path.stem for path in drawing.RECORDS.glob("*.jsonl")} == set(drawing.PICTURES)
@@ -47,7 +58,7 @@ def test_every_record_is_one_line_of_the_present_version_that_shows_what_its_pic
         (line,) = (drawing.RECORDS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
         record = read_record(line)
         assert json.loads(line)["schema"] == SCHEMA
-        assert {**json.loads(line), "shadow": None} == json.loads(record.to_json(timelines=True))
+        assert holds({**json.loads(line), "shadow": None}, json.loads(record.to_json(timelines=True)))
         assert picture.shows(record), (
             f"{name}: record again: python docs/pictures/time_lines.py {name} --record"
         )

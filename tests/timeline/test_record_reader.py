@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
 from timeline.test_marks import moved
 
 from disco.errors import ConfigurationError
-from disco.session.records.route_record import RENAMED, SCHEMA
-from disco.timeline import read_record, timeline_of
+from disco.session.records.route_record import RENAMED, SCHEMA, RouteRecord
+from disco.timeline import read_record, record_reader, timeline_of
 
 RECORD = moved()
 LINE = RECORD.to_json(timelines=True)
@@ -20,6 +21,15 @@ def test_a_record_comes_back_as_it_was_written():
     assert read_record(LINE.encode()).cost == pytest.approx(RECORD.cost)
     assert read_record(json.loads(LINE)).migrations[0].source == "device"
     assert read_record(RECORD.to_json()).generated == ()
+
+
+def test_every_field_of_a_record_is_read_but_the_shadow():
+    written = {field.name for field in dataclasses.fields(RouteRecord)}
+    assert written - set(record_reader._PLAIN) == {
+        "shadow",
+        "starts",
+        "ledger",
+    }  # the last two are read apart
 
 
 def test_a_record_of_version_3_is_read_under_its_old_names():
