@@ -54,6 +54,7 @@ async def test_a_budget_is_spent_to_the_end_and_then_refused():
         assert "sea" not in error.message
         assert 5 * 52 <= spent <= 600
         assert one.router.limiter.left(0.0) == {"server_tokens": 600 - spent}
+        assert one.router.budgets_left()["server_tokens"]["left"] == 600 - spent
 
 
 async def test_a_server_is_told_of_a_lowered_limit_and_the_device_writes_on():

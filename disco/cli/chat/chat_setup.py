@@ -104,6 +104,9 @@ def _view(screen: Screen, chat: Chat, history: str | None) -> View:
         from disco.cli.chat.question_history import open_history  # noqa: PLC0415 - as above
         from disco.cli.chat.terminal_view import TerminalView  # noqa: PLC0415 - as above
 
+        os.environ.setdefault(
+            "HF_HUB_DISABLE_PROGRESS_BARS", "1"
+        )  # a download's own bar would garble the screen
         return TerminalView(screen, chat.status_line, chat.settings.presets, open_history(history))
     for stream in (sys.stdin, sys.stdout):
         if hasattr(stream, "reconfigure"):

@@ -1,6 +1,9 @@
 """The parts of `disco chat` that need no terminal: commands, conversation, status line, errors."""
 
+import html
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import httpx2
 import openai
@@ -63,6 +66,7 @@ def test_a_question_stays_for_a_retry_and_its_answer_goes():
     assert (talk.messages, talk.question) == ([], None)
 
 
+DOCS = Path(__file__).parents[3] / "docs"
 PROGRESS = AnswerProgress("server", ("server", "device"), 30, 12, 1.0, 3.5e-5)
 BUSY = Status(
     "balanced", cost=3.5e-5, budgets=(BudgetLeft(0.4, 0.5, "usd"),), answering=True, progress=PROGRESS
@@ -129,3 +133,18 @@ def test_other_errors_keep_their_own_words_on_one_line():
     assert line(failed(openai.BadRequestError, 400)) == "No. /retry asks again."
     assert len(line(openai.OpenAIError("\x1b[31m" + "long " * 1000))) < 500
     assert line(openai.OpenAIError("")).startswith("OpenAIError.")
+
+
+def test_the_page_has_every_command_and_option_and_its_picture_todays_status_line():
+    page = (DOCS / "how-to" / "chat.md").read_text(encoding="utf-8")
+    assert [command.name for command in COMMANDS if f"`/{command.name}" not in page] == []
+    (chat,) = re.findall(
+        r"## `disco chat`\n(.*?)\n## ", (DOCS / "reference" / "cli.md").read_text("utf-8"), re.DOTALL
+    )
+    options = re.findall(r"^\| `(--[\w-]+)", chat, re.MULTILINE)
+    assert len(options) > 5
+    assert [option for option in options if f"`{option}" not in page] == []
+    picture = html.unescape((DOCS / "pictures" / "chat.svg").read_text(encoding="utf-8")).replace("\xa0", " ")
+    assert re.search(
+        r"device writes · bank \d+ tokens, \d\.\d s · [\d.]+ µ\$ · balanced · Ctrl-C stops", picture
+    )

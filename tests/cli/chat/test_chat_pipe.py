@@ -5,6 +5,8 @@ import os
 import stat
 
 import pytest
+from faults import rising
+from faults.in_memory import MemoryServer
 
 from disco.cli import main
 
@@ -56,6 +58,24 @@ def test_a_failed_question_is_one_line_with_a_remedy_and_the_chat_goes_on(says, 
     assert [
         line for line in lines if line.startswith("The server at 127.0.0.1:9 cannot be reached.")
     ] == lines[-2:]
+
+
+def test_an_answer_in_doubt_begins_again_below_a_line_that_says_so(monkeypatch, says, capsys):
+    def client(**given):
+        server = MemoryServer(rising.says("higher"))
+        return rising.asking(
+            server, rising.says("middle", "down"), rising.local(), "revise", on_route=given["on_route"]
+        )
+
+    monkeypatch.setattr("disco.cli.chat.chat_setup.AsyncDisco", client)
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    says("Why?")
+    assert main(["chat", "--model", "higher"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    at = lines.index("[in doubt: the next tier answers]")
+    assert rising.TEXT["lower"].startswith(lines[at - 1])
+    assert lines[at + 1] == rising.TEXT["higher"]
+    assert lines[at + 2].startswith("[server; middle failed: connection; first word after")
 
 
 def test_a_history_file_is_the_users_alone(tmp_path):

@@ -184,3 +184,19 @@ def _is_long(terminal):
     """Whether several lines of the story are complete."""
     below = terminal.since("you: Write a long story about the sea.")
     return len([line for line in below if line]) > 6
+
+
+@pytest.mark.slow
+def test_on_a_terminal_that_cannot_move_its_cursor_it_works_line_by_line():
+    with chat("--preset", "private", columns=40, TERM="dumb") as terminal:
+        terminal.until(lambda: terminal.bar == "you:")
+        terminal.type("Write a long\\\n")
+        terminal.until(lambda: terminal.bar == "...")
+        terminal.type("story.\n")
+        terminal.until(lambda: len([line for line in terminal.lines if line]) > 9)
+        terminal.type(CTRL_C)
+        terminal.until("[stopped;")
+        terminal.until(lambda: terminal.bar == "you:")
+        assert b"\x1b" not in terminal.sent
+        terminal.type(CTRL_D)
+        assert terminal.ended() == 0
