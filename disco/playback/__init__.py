@@ -3,7 +3,8 @@
 from disco.playback.buffer import Playback
 from disco.playback.pace import Pace
 from disco.playback.sentence_playback import SentencePlayback, playback_for
-from disco.playback.text_boundaries import last_sentence_end, last_word_start
+from disco.playback.sentences import last_sentence_end
+from disco.playback.text_boundaries import last_word_start
 
 __all__ = [
     "Pace",

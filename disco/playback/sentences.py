@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["sentence_ends"]
+__all__ = ["last_sentence_end", "sentence_ends"]
 
 _CLOSING = "\"'”’»)\\]}」』）】〉》"
 
@@ -69,6 +69,18 @@ def sentence_ends(text: str) -> list[int]:
     if text and (not ends or ends[-1] < len(text)):
         ends.append(len(text))
     return ends
+
+
+def last_sentence_end(text: str) -> int:
+    """Return the position behind the last sentence of a text that goes on; 0 if there is none.
+
+    What follows is taken for the beginning of a sentence. So a full stop counts once a space follows. Line breaks
+    belong to the sentence before them, spaces do not.
+    """
+    ends = sentence_ends(text + "A")
+    whole = text[: ends[-2]] if len(ends) > 1 else ""
+    end = len(whole.rstrip())
+    return max(end, whole.rfind("\n", end) + 1)
 
 
 def _space_end(text: str, at: int) -> int:

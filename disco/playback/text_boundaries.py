@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-__all__ = ["CAP_CHARS", "continues", "ends_open", "last_sentence_end", "last_word_start", "next_cut"]
+__all__ = ["CAP_CHARS", "continues", "ends_open", "last_word_start", "next_cut"]
 
 CAP_CHARS = 64
 """Longest run, in characters, that waits for a word's end."""
@@ -189,23 +189,3 @@ def continues(before: str, after: str) -> bool:
     if not is_grapheme_boundary(before[-CAP_CHARS:] + right, min(len(before), CAP_CHARS)):
         return True
     return not (_UNSPACED.match(left) or _UNSPACED.match(right))
-
-
-# A full stop counts where a space follows, so that numbers and file names stay whole.
-_SENTENCE_END = re.compile(
-    r"[.!?\u2026]+[\"'\u2019\u201d)\]]*(?=\s)|[\u3002\uff01\uff1f]+[\u2019\u201d\u300d\u300f\uff09]*|\n"
-)
-
-
-def last_sentence_end(text: str) -> int:
-    """Return the position behind the last complete sentence or line; 0 if there is none.
-
-    Approximate: an abbreviation that ends in a full stop ends a sentence.
-
-    Args:
-        text: the text; its beginning counts as the beginning of a sentence.
-    """
-    end = 0
-    for found in _SENTENCE_END.finditer(text):
-        end = found.end()
-    return end

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from disco.events import Delta, DeltaKind
-from disco.playback import Pace, Playback, SentencePlayback, playback_for
+from disco.playback import Pace, Playback, SentencePlayback, last_sentence_end, playback_for
 from disco.playback.reader_metrics import silences_s
 from disco.playback.sentence_playback import LEAD_S
 from disco.playback.spoken_pieces import LONGEST_CHARS, clause_end, ends_in_fence, piece_ends, word_end
@@ -237,3 +237,20 @@ def test_gates_banking_and_retractions_lose_nothing(text, steps):
     shown += "".join(d.text for d in playback.release(now))
     assert shown == written
     assert playback.banked_tokens == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("text", "end"),
+    [
+        ("Hello. ", 6),
+        ("Hello.", 0),  # 3.5 may follow
+        ("Ask Dr. ", 0),
+        ("It is so. Dr. ", 9),
+        ("你好。", 3),
+        ("A line\n", 7),
+        ("Sure. So.\n\n", 11),
+        ("", 0),
+    ],
+)
+def test_the_last_sentence_of_a_text_that_goes_on(text, end):
+    assert last_sentence_end(text) == end
