@@ -135,7 +135,7 @@ def described(text: str) -> dict[str, str]:
 
 
 def _of_values(name: str, text: str, values: dict[str, Any]) -> Iterator[str]:
-    if re.match(r"(See|As) `[\w.]+`", text):  # what is named there says it
+    if re.search(r"(^(See|As)|; see) `\w+\.\w+`", text):  # what is named there says it
         return
     entries = described(text)
     # Of one or two, a sentence may speak; more need an entry each.

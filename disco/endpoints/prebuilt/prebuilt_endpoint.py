@@ -65,10 +65,10 @@ class PrebuiltEndpoint(LocalServerEndpoint):
         name: the endpoint's name in records; the model's name by default.
         context_tokens: prompt and answer together; by default what the model was trained with, at most
             4,096 because the memory grows with it.
-        threads: by default one core is left free.
+        threads: number of threads; by default one core is left free.
         batch_tokens: prompt tokens computed in one go. When a prefill is stopped, at most this many are computed after
             that.
-        gpu_layers: layers on a GPU, -1 for all; without effect where the wheel was built without one.
+        gpu_layers: number of layers on a GPU, -1 for all; without effect where the wheel was built without one.
         at_once: answers written at the same time; each takes memory for `context_tokens`. Further requests wait.
         max_queue: requests that may wait; further ones are refused.
         chat_template: a Jinja chat template in place of the model's own.
