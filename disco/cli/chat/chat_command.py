@@ -34,7 +34,9 @@ def add_chat(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--preset", "--policy", default="balanced", help="a preset's name or file (default: balanced)"
     )
-    parser.add_argument("--model", help="the server's model (default: what OPENAI_MODEL names, else gpt-4o-mini)")
+    parser.add_argument(
+        "--model", help="the server's model (default: what OPENAI_MODEL names, else gpt-4o-mini)"
+    )
     parser.add_argument(
         "--price",
         metavar="IN,OUT",
