@@ -30,6 +30,7 @@ __all__ = [
     "as_asked",
     "is_judgeable",
     "pace_of",
+    "passes_on",
     "prepare",
     "with_heir_prompts",
 ]
@@ -266,6 +267,13 @@ def pace_of(features: Features, preset: Preset, options: RequestOptions) -> Pace
     # Log probabilities belong to tokens: the chunks that carry them stay as they are.
     release = "word" if "logprobs" in features.needs else preset.playback.release
     return Pace(tps=float(wanted), max_hold_s=preset.playback.max_hold_s or 1e-3, release=release)
+
+
+def passes_on(preset: Preset, options: RequestOptions) -> bool:
+    """Return whether text may leave as it comes: the request asks for no pace, and its preset for no sentences."""
+    if options.pace_tps is None:
+        return preset.playback.release == "word"
+    return options.pace_tps == "off"
 
 
 def with_clocks(request: Request, plan: Plan, by_name: Mapping[str, Candidate]) -> Request:

@@ -26,7 +26,7 @@ from disco.client.endpoint_catalog.pairs import Speculate, drafting_of, question
 from disco.client.endpoint_catalog.plugged import Plugin
 from disco.client.learnt.learnt_state import LearntState, store_in
 from disco.client.live_driver import LiveSession
-from disco.client.planning import PlanningView, as_asked, prepare, with_heir_prompts
+from disco.client.planning import PlanningView, as_asked, passes_on, prepare, with_heir_prompts
 from disco.client.power_watch import PowerSource, PowerWatch
 from disco.client.request_options import NO_OPTIONS, RequestOptions
 from disco.client.session_watch import tell_of
@@ -176,19 +176,13 @@ class Router:
         return (
             not self.endpoints.has_others
             and not options.classes
-            and self._passes_on(options)
+            and passes_on(self._preset(options), options)
             and options.deadline_s is None
             and not self.has_budget(options)
             and not self.endpoints.pairs.may_draft(server, drafting_of(options, self._preset(options)))
             and self.may_ask(server, options)
             and not server.is_known_to_continue(model)
         )
-
-    def _passes_on(self, options: RequestOptions) -> bool:
-        """Return whether text may leave as it comes: nobody asked for a pace, or for sentences."""
-        if options.pace_tps is None:
-            return self._preset(options).playback.release == "word"
-        return options.pace_tps == "off"
 
     def has_budget(self, options: RequestOptions) -> bool:
         """Return whether a budget limits requests with these options."""
