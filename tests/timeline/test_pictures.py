@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 from chromium import find_chromium, open_page
-from timeline.drawn import SVG, check_drawings, check_timeline
+from timeline.drawn import SVG, check_drawings, check_timeline, printed
 
 from disco.cli.demonstration.demo import COLUMNS, SCENES
 from disco.session.records.route_record import SCHEMA
@@ -67,6 +67,12 @@ def test_every_record_is_one_line_of_the_present_version_that_shows_what_its_pic
         start = "disco" if picture.command[0] == "demo" else "python docs/pictures/"
         command = " ".join([start, *picture.command]).replace("/ ", "/")
         assert re.search(rf"^{name}\.jsonl +{re.escape(command)} --record FILE$", told, re.MULTILINE), name
+
+
+def test_the_page_shows_what_a_terminal_shows_now(scripts):
+    record = read_record((scripts["time_lines"].RECORDS / "move.jsonl").read_bytes())
+    page = (ROOT / "docs" / "reference" / "show.md").read_text(encoding="utf-8")
+    assert "\n".join(line.rstrip() for line in printed(record, 96).splitlines()) in page
 
 
 def test_the_picture_of_the_demo_shows_the_present_scenes_columns_and_legend():
