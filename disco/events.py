@@ -241,7 +241,7 @@ class SpeculationReport:
     timed_windows: tuple[tuple[float, float, int, int], ...] = ()
 
     def moved(self, by_s: float) -> SpeculationReport:
-        """Return the same with the times of the windows moved, s: to another clock."""
+        """Return the same with the times of the windows moved by `by_s`, s: to another clock."""
         return replace(
             self,
             timed_windows=tuple(

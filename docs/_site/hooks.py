@@ -1,7 +1,8 @@
 """What MkDocs runs while it builds the site: the changelog as a page, and links to files that are not pages.
 
 A page links to other files by their relative path, as GitHub shows it. On the site a link that leads out of `docs/`
-(to a preset, an example, a source file) becomes the file's address in the repository.
+(to a preset, an example, a source file) becomes the file's address in the repository. A link whose text is the name of
+a page's file has the page's title instead.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 # Files of the repository that are pages of the site, too: their path, and that of the page.
 PAGES = {"CHANGELOG.md": "changelog.md"}
 FENCED = re.compile(r"^ *(```|~~~).*?^ *\1 *$", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"(\]\()(?![a-z]+:|#)([^)\s#]+)(#[^)\s]*)?(\))")
+LINK = re.compile(r"(\[[\w/.-]+\.md)?(\]\()(?![a-z]+:|#)([^)\s#]+)(#[^)\s]*)?\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -47,10 +48,18 @@ def _relinked(text: str, source: str, uri: str, config: MkDocsConfig) -> str:
     """The text of a page with the links that lead to a page of the site, or to the repository."""
 
     def target(link: re.Match[str]) -> str:
-        opening, path, anchor, closing = link.groups(default="")
-        return f"{opening}{_address(path, source, uri, config)}{anchor}{closing}"
+        text, opening, path, anchor = link.groups(default="")
+        return f"{text and '[' + _title(path, source)}{opening}{_address(path, source, uri, config)}{anchor})"
 
     return LINK.sub(target, text)
+
+
+def _title(path: str, source: str) -> str:
+    """The first heading of the page that a link leads to; the page's file has one."""
+    linked = ROOT / posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
+    first = linked.read_text(encoding="utf-8").lstrip() if linked.is_file() else ""
+    heading = re.search(r"^# (.*)", first, re.MULTILINE)
+    return heading[1] if heading else Path(path).stem
 
 
 def _address(path: str, source: str, uri: str, config: MkDocsConfig) -> str:

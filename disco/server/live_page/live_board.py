@@ -198,7 +198,7 @@ class LiveBoard:
         """Return what a page needs that has seen all changes up to the number `after`, ready for JSON.
 
         Args:
-            after: the newest change that the page has; 0: none.
+            after: the number of the newest change that the page has; 0: none.
             now: on the event loop's clock, s.
         """
         # A text still grows for a moment after its record; the page gets it again until it is whole.
