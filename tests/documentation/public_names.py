@@ -105,7 +105,10 @@ def _values(it: type) -> Iterator[tuple[str, Any]]:
 def _keeps_a_contract(member: str) -> bool:
     """Whether a public class (often a protocol, which nobody extends) documents a method of that name."""
     return any(
-        getattr(it.__dict__.get(member), "__doc__", None) for it in public().values() if inspect.isclass(it)
+        member in it.__dict__
+        and getattr(it.__dict__[member], "__doc__", None)  # None has a docstring from 3.13 on
+        for it in public().values()
+        if inspect.isclass(it)
     )
 
 
