@@ -14,8 +14,8 @@ from disco.request import Timeouts
 if TYPE_CHECKING:
     from disco.client.endpoint_catalog.backups import Backup
     from disco.client.endpoint_catalog.local_servers import LocalServer
-    from disco.client.endpoint_catalog.runtimes import Runtime
     from disco.client.endpoint_catalog.plugged import Plugin
+    from disco.client.endpoint_catalog.runtimes import Runtime
     from disco.client.endpoint_catalog.splits import Split
     from disco.client.endpoint_catalog.tiers import Tier
     from disco.client.power_watch import PowerSource

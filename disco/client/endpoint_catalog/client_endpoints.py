@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 import anyio
 
 from disco.candidate import Reach
+from disco.client.endpoint_catalog.attaching import Attach, attaching
 from disco.client.endpoint_catalog.catalog import UNMEASURED, CatalogEntry
 from disco.client.endpoint_catalog.local_servers import LocalServer, is_address
-from disco.client.endpoint_catalog.attaching import Attach, attaching
-from disco.client.endpoint_catalog.runtimes import Runtime, model_endpoint
 from disco.client.endpoint_catalog.pairs import Pairs, Speculate
 from disco.client.endpoint_catalog.plugged import Plugin, as_plugin
 from disco.client.endpoint_catalog.pricing import price_of
+from disco.client.endpoint_catalog.runtimes import Runtime, model_endpoint
 from disco.client.endpoint_catalog.splits import Split
 from disco.client.endpoint_catalog.tiers import Tier
 from disco.dispatch import Preset
