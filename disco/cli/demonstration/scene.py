@@ -60,7 +60,7 @@ __all__ = [
 LOCAL = "smollm2-135m"
 SERVER_PROFILE = "gpt-4o-mini-2024"  # the delays of the simulated distance
 PRICE = (0.15, 0.60)  # USD per million tokens in and out: gpt-4o-mini's, so that the costs are realistic
-SAMPLING: dict[str, Any] = {"max_tokens": 160, "temperature": 0.7, "seed": 3}
+SAMPLING: dict[str, Any] = {"temperature": 0.7, "seed": 3}
 KILL_AFTER = 25  # chunks
 KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows has only SIGTERM
 TRIES = 3  # on a busy machine, a race may end the other way; then the scene is repeated
@@ -92,6 +92,7 @@ class Scene:
         cold: whether the device's model is not loaded yet.
         pace_tps: reading pace in tokens/s while text is banked.
         kills: the side whose process is killed in mid-answer; None: no kill.
+        max_tokens: limit of the answer. A migration pays only while enough of the answer is left.
     """
 
     title: str
@@ -105,6 +106,7 @@ class Scene:
     migrate: bool = True
     pace_tps: float = 8.0
     kills: Literal["server", "device"] | None = None
+    max_tokens: int = 160
 
 
 @dataclass
@@ -226,6 +228,7 @@ async def _show(
         model=remote.model,
         messages=messages(scene.prompt),
         stream=True,
+        max_tokens=scene.max_tokens,
         **SAMPLING,
     )
     writer = None

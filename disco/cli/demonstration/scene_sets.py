@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from disco.cli.console import Screen
-from disco.cli.demonstration.demo_runtime import require_compiled
+from disco.cli.demonstration.demo_runtime import require_installed
 from disco.cli.demonstration.scene import Keep
 from disco.cli.pictures.recorded_screen import RecordedScreen
 from disco.client import RouteLog
@@ -36,9 +36,9 @@ async def run_scenes(
         began_at_s: see `run_demo`.
 
     Raises:
-        ConfigurationError: the scenes need more than the runtime can do.
+        ConfigurationError: the scenes need something that is not installed, or more than the runtime can do.
     """
-    require_compiled(which, runtime)
+    require_installed(which, runtime)
     module = import_module(f"disco.cli.demonstration.{which or 'demo'}")
     run = getattr(module, f"run_{which or 'demo'}")
     options: dict[str, Any] = {} if which == "speculate" else {"runtime": runtime}

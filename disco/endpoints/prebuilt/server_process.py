@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -247,7 +248,8 @@ class ServerProcess:
             child.wait()
             for pipe in (child.stdin, child.stdout):
                 assert pipe is not None
-                pipe.close()
+                with suppress(OSError):  # settings that it did not read any more
+                    pipe.close()
             with self._lock:
                 self.current = self._child = None
 
@@ -307,11 +309,9 @@ class ServerProcess:
         assert child.stdin is not None
         assert child.stdout is not None
         why = ""
-        try:
+        with suppress(OSError):  # it may have ended; what it wrote says why
             child.stdin.write(settings_line(settings))
             child.stdin.flush()
-        except OSError:  # it has ended; what it wrote says why
-            pass
         while line := child.stdout.readline(_LINE):
             # No request has been sent yet, so no line can quote one.
             text = line.decode("utf-8", "replace").strip()

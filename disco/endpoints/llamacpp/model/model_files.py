@@ -51,8 +51,8 @@ def require_runtime() -> None:
     if importlib.util.find_spec("llama_cpp") is None:
         raise ConfigurationError(
             'The model on this machine needs a runtime. pip install "disco-llm[prebuilt]" needs no compiler; '
-            'pip install "disco-llm[local]" compiles llama.cpp and can do more. '
-            'Or use a server that runs here: local="http://localhost:11434/v1#MODEL"'
+            'pip install "disco-llm[local]" compiles llama.cpp and can do more '
+            '(docs/how-to/install-without-compiler.md). Or use a server that runs here: local="http://localhost:11434/v1#MODEL"'
         )
 
 

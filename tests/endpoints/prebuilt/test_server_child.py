@@ -1,0 +1,114 @@
+"""The program of the child process: it ends with its parent, and keeps prompts and its key to itself."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from disco.endpoints.llamacpp.model.model_files import resolve_model
+from disco.endpoints.prebuilt.server_main import REFUSED
+from disco.endpoints.prebuilt.server_process import (
+    ServerSettings,
+    server_command,
+    server_environment,
+    settings_line,
+)
+from tests.endpoints.prebuilt.processes import is_alive, needs_proc
+
+pytestmark = pytest.mark.real
+SECRET = "the heron at the weir"
+
+
+@contextmanager
+def child(**given):
+    """The process alone, with its settings told; what it prints comes in its stdout."""
+    with subprocess.Popen(
+        server_command(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=server_environment(),
+    ) as process:
+        try:
+            process.stdin.write(
+                settings_line(ServerSettings(str(resolve_model("smollm2-135m")), "m", 512, 1, **given))
+            )
+            process.stdin.flush()
+            yield process
+        finally:
+            process.kill()
+
+
+@needs_proc
+def test_it_ends_when_its_parent_is_killed():
+    program = [sys.executable, str(Path(__file__).with_name("parent.py"))]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True, env=server_environment()) as parent:
+        pid = int(parent.stdout.readline())
+        assert is_alive(pid)
+        parent.kill()
+    for _ in range(1500):
+        if not is_alive(pid):
+            break
+        time.sleep(0.02)
+    assert not is_alive(pid)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loads", [False, True])
+def test_it_ends_at_the_end_of_its_input(loads):
+    with child() as process:
+        if not loads:
+            process.stdout.readline()
+        process.stdin.close()
+        assert process.wait(60) == 0
+
+
+def test_a_port_that_is_taken_is_named():
+    """The endpoint lets the system choose a port; a demonstration's server has one that may be taken."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with child(port=taken.getsockname()[1]) as process:
+            printed = process.stdout.read()
+            assert process.wait() == REFUSED
+    assert b"bind" in printed, printed
+
+
+@pytest.mark.slow
+def test_what_it_prints_holds_no_prompt_and_no_key():
+    """Its output is read for the reason of a crash only. This is all of it, for requests that succeed and that fail."""
+    with child(api_key="only-mine") as process:
+        url = f"{process.stdout.readline().split()[1].decode()}/v1/chat/completions"
+        printed: list[bytes] = []
+        reader = threading.Thread(target=lambda: printed.extend(process.stdout))
+        reader.start()
+
+        def post(**more) -> int:
+            body = {"messages": [{"role": "user", "content": SECRET}], "max_tokens": 2, **more}
+            headers = {"Authorization": "Bearer only-mine", "Content-Type": "application/json"}
+            request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+            try:
+                with urllib.request.urlopen(request) as answer:
+                    return answer.status
+            except urllib.error.HTTPError as error:
+                return error.code
+
+        schema = {"type": "json_schema", "json_schema": {"schema": {"type": SECRET}}}
+        assert post() == 200
+        assert post(messages=[{"role": "user", "content": SECRET * 400}]) == 400  # beyond the context
+        assert post(messages=[{"role": SECRET}]) >= 400
+        assert post(response_format=schema) >= 400
+        process.stdin.close()
+        process.wait()
+        reader.join()
+    assert not [text for text in printed if SECRET.encode() in text or b"only-mine" in text]
