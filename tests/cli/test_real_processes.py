@@ -15,6 +15,7 @@ import pytest
 
 from disco.cli.demonstration.demo_server import DemoServer, DemoServerError
 from disco.cli.demonstration.shaping_proxy import shape
+from disco.timeline import read_record, timeline_of
 
 pytestmark = pytest.mark.real
 
@@ -100,14 +101,26 @@ def test_no_child_outlives_its_parent():
     [["--chaos"], ["--cascade"], ["--assist"], ["--speculate"], []],
     ids=["chaos", "cascade", "assist", "speculate", "scenes"],
 )
-def test_the_demo_shows_every_scene(arguments):
+def test_the_demo_shows_every_scene_and_keeps_its_records(arguments, tmp_path):
+    routes, picture = tmp_path / "routes.jsonl", tmp_path / "shown.svg"
+    kept = ["--record", str(routes), *(["--svg", str(picture)] if not arguments else [])]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("OPENAI_")}
     command = [sys.executable, "-c", "import sys; from disco.cli import main; sys.exit(main())", "demo"]
     ran = subprocess.run(
-        [*command, *arguments], capture_output=True, text=True, timeout=900, env=environment, check=False
+        [*command, *arguments, *kept],
+        capture_output=True,
+        text=True,
+        timeout=900,
+        env=environment,
+        check=False,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "SEAM BROKEN" not in ran.stdout
+    records = [read_record(line) for line in routes.read_text(encoding="utf-8").splitlines()]
+    assert len(records) >= {"--chaos": 3, "--cascade": 20, "": 4}.get("".join(arguments), 1)
+    assert all(timeline_of(record).reader is not None for record in records)
+    if not arguments:
+        assert "The server dies in mid-answer" in picture.read_text(encoding="utf-8").replace("&#160;", " ")
     if arguments == ["--chaos"]:
         assert "server failed (connection)" in ran.stdout
         assert "device failed (crashed)" in ran.stdout
