@@ -54,7 +54,9 @@ async def check_attach(setup: Setup, facts: Facts) -> list[Finding] | Finding:
             told = f"programs with --local {setup.shown_local} use its model"
         else:
             told = (
-                f"it has another model than --local {setup.shown_local}" if setup.local else "it has a local model"
+                f"it has another model than --local {setup.shown_local}"
+                if setup.local
+                else "it has a local model"
             )
         found.append(works("attach", f"A disco serve on port {one.port} runs {one.model.name}: {told}."))
     return found
