@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from disco import AsyncDisco, Backup, ConfigurationError, LocalServer, Plugin
@@ -171,3 +173,31 @@ def test_disco_plugins_lists_what_is_installed_and_what_does_not_load(package, s
     assert "makes a NoneType" in rows["coin"]
     assert "disco has a policy of this name" in rows["race"]
     assert "loads" in rows["good"]
+
+
+def doctor(capsys, *arguments: str) -> dict[str, list[dict[str, str]]]:
+    main(["doctor", "--json", "--state", "off", *arguments])
+    printed = capsys.readouterr().out
+    found: dict[str, list[dict[str, str]]] = {}
+    for one in json.loads(printed)["findings"]:
+        found.setdefault(one["subject"], []).append(one)
+    assert "hidden" not in printed
+    return found
+
+
+@pytest.mark.real
+def test_doctor_tries_the_endpoint_and_names_what_does_not_load(package, capsys, monkeypatch):
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    found = doctor(capsys, "--local", "simulated:device")
+    (tried,) = found["local model"]
+    assert (tried["verdict"], tried["what"][:24]) == ("works", "simulated:... loads in 0")
+    assert {"works", "does not"} == {one["verdict"] for one in found["plug-ins"]}
+    (broken,) = (one for one in found["plug-ins"] if one["verdict"] == "does not")
+    assert "'missing' of the package sim-endpoints 1.0" in broken["what"]
+    assert "pip uninstall sim-endpoints" in broken["remedy"]
+    # One that may send prompts anywhere is not asked without --ask; what stands behind the colon is never shown.
+    (unasked,) = doctor(capsys, "--local", "simulated:server")["local model"]
+    assert (unasked["verdict"], unasked["remedy"]) == ("not checked", "disco doctor --ask")
+    (refused,) = doctor(capsys, "--local", "hiding:hidden")["local model"]
+    assert refused["verdict"] == "does not"

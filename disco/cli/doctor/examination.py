@@ -19,6 +19,7 @@ from disco.cli.doctor.kept_settings import check_client, check_preset, check_sta
 from disco.cli.doctor.local_model import check_first_tokens, check_model_file_of, check_profile
 from disco.cli.doctor.machine import check_disk, check_memory, check_python
 from disco.cli.doctor.packages import check_extras, check_required, check_runtime
+from disco.cli.doctor.plugged import check_plugged_endpoint, check_plugins
 from disco.cli.doctor.serve_port import check_attach, check_port
 from disco.cli.doctor.server import check_answer, check_api, check_continuation, check_model, check_price
 from disco.cli.doctor.server_address import check_connection, check_key_form
@@ -40,6 +41,7 @@ def _lines(setup: Setup) -> tuple[tuple[Check, ...], ...]:
             Check("python", _QUICK_S, check_python),
             Check("packages", _QUICK_S, check_required),
             Check("extras", _QUICK_S, check_extras),
+            Check("plug-ins", _QUICK_S, check_plugins),
             Check("disk", _QUICK_S, check_disk),
         ),
         (
@@ -47,6 +49,7 @@ def _lines(setup: Setup) -> tuple[tuple[Check, ...], ...]:
             Check("model file", _QUICK_S, check_model_file_of),
             Check("memory", _QUICK_S, check_memory),
             Check("local model", loading_s, check_first_tokens),
+            Check("local model", loading_s, check_plugged_endpoint),
             Check("profile", _QUICK_S, check_profile),
             Check("local server", loading_s, check_local_server),
             Check("found server", _QUICK_S, check_found_servers),

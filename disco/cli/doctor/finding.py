@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from disco.client.endpoint_catalog.local_servers import is_address
+from disco.client.endpoint_catalog.plugged import Plugin, as_plugin
 from disco.client.endpoint_catalog.runtimes import Runtime
 
 __all__ = [
@@ -86,6 +88,21 @@ class Setup:
     ask: bool = False
     within_s: float = 60.0
     port: int = 8642
+
+    @property
+    def plugin(self) -> Plugin | None:
+        """The endpoint of an installed package that `local` names; None where it names anything else."""
+        return as_plugin(self.local)
+
+    @property
+    def names_a_model(self) -> bool:
+        """Whether `local` names a model that disco runs: neither a server's address nor a package's endpoint."""
+        return self.local is not None and self.plugin is None and not is_address(self.local)
+
+    @property
+    def shown_local(self) -> str | None:
+        """`local` as it may be shown: what stands behind the colon of a plug-in may be a key."""
+        return self.local if self.plugin is None else f"{self.plugin.kind}:..."
 
 
 @dataclass(slots=True)

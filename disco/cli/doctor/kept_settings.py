@@ -60,7 +60,7 @@ async def check_client(setup: Setup, facts: Facts) -> Finding | None:
     named = os.environ.get(ADDRESS, "")
     if (key is not None and (address() is None or named != bare(named))) or why_no_client() is not None:
         return unchecked("settings", "No client can be made of the environment: see the server above.")
-    runtime: Runtime = "auto" if setup.local is None or is_address(setup.local) else setup.runtime
+    runtime: Runtime = setup.runtime if setup.names_a_model else "auto"
     try:
         client = AsyncDisco(local=setup.local, runtime=runtime, preset=setup.preset, state=False, api_key=key)
     except DiscoError as error:

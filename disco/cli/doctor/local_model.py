@@ -22,7 +22,6 @@ from disco.cli.doctor.finding import (
     works,
 )
 from disco.cli.doctor.packages import rebuilt, why_not_loaded
-from disco.client.endpoint_catalog.local_servers import is_address
 from disco.client.endpoint_catalog.runtimes import chosen_runtime, model_endpoint
 from disco.endpoints.llamacpp.model.model_files import check_model_file, locate, resolve_model, short_name
 from disco.errors import ConfigurationError, DiscoError, EndpointFailure, ModelFileError
@@ -33,7 +32,7 @@ from disco.request import Request
 if TYPE_CHECKING:
     from disco.endpoints.contract import Endpoint
 
-__all__ = ["check_first_tokens", "check_model_file_of", "check_profile"]
+__all__ = ["check_first_tokens", "check_model_file_of", "check_profile", "tried"]
 
 _TOKENS: Final = 8
 _CONTEXT_TOKENS: Final = 512
@@ -43,7 +42,7 @@ _HF: Final = "hf:"
 def check_model_file_of(setup: Setup, facts: Facts) -> list[Finding] | Finding | None:
     """Find the model's file, and read its header: whether it is whole, and whether it has a chat template."""
     local = setup.local
-    if local is None or is_address(local):
+    if local is None or not setup.names_a_model:
         return None
     try:
         if local.startswith(_HF) and not _is_downloaded(local):
@@ -80,7 +79,7 @@ def check_model_file_of(setup: Setup, facts: Facts) -> list[Finding] | Finding |
 
 async def check_first_tokens(setup: Setup, facts: Facts) -> Finding | None:
     """Load the model in a process of its own, and let it write a few tokens: llama.cpp may crash at the first."""
-    if setup.local is None or is_address(setup.local):
+    if setup.local is None or not setup.names_a_model:
         return None
     because = {
         "its file cannot be used": facts.model_file is None,
@@ -101,7 +100,12 @@ async def check_first_tokens(setup: Setup, facts: Facts) -> Finding | None:
     began_at = time.perf_counter()
     try:
         await endpoint.warm_up()
-        return await _tried(endpoint, short_name(setup.local), time.perf_counter() - began_at)
+        return await tried(
+            endpoint,
+            short_name(setup.local),
+            time.perf_counter() - began_at,
+            where=", in a process of its own",
+        )
     except (EndpointFailure, DiscoError) as error:
         return await _failed(setup, error.error if isinstance(error, EndpointFailure) else error)
     finally:
@@ -110,7 +114,7 @@ async def check_first_tokens(setup: Setup, facts: Facts) -> Finding | None:
 
 def check_profile(setup: Setup, facts: Facts) -> Finding | None:  # noqa: ARG001 - as all checks
     """Look whether this machine was measured with the local model."""
-    if setup.local is None or is_address(setup.local):
+    if setup.local is None or not setup.names_a_model:
         return None
     name = short_name(setup.local)
     try:
@@ -132,7 +136,18 @@ def check_profile(setup: Setup, facts: Facts) -> Finding | None:  # noqa: ARG001
     )
 
 
-async def _tried(endpoint: Endpoint, name: str, load_s: float) -> Finding:
+async def tried(endpoint: Endpoint, name: str, load_s: float, *, where: str = "") -> Finding:
+    """Let an endpoint that is loaded write a few tokens.
+
+    Args:
+        endpoint: the endpoint.
+        name: how it is shown.
+        load_s: how long loading took, s.
+        where: where it runs, for the sentence.
+
+    Raises:
+        EndpointFailure: it cannot.
+    """
     loaded_at = time.perf_counter()
     request = Request([{"role": "user", "content": "Say hello."}], model="", params={"max_tokens": _TOKENS})
     first_at, tokens = None, 0
@@ -152,8 +167,8 @@ async def _tried(endpoint: Endpoint, name: str, load_s: float) -> Finding:
         )
     return works(
         "local model",
-        f"{name} loads in {load_s:.1f} s and writes its first word after {first_at - loaded_at:.2f} s, "
-        "in a process of its own.",
+        f"{name} loads in {load_s:.1f} s and writes its first word after {first_at - loaded_at:.2f} s"
+        f"{where}.",
     )
 
 

@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 
 from disco.cli.doctor.finding import Facts, Finding, Setup, does_not, installs, unchecked, works
 from disco.cli.doctor.hidden_secrets import known_secrets, quoted
-from disco.client.endpoint_catalog.local_servers import is_address
 from disco.client.endpoint_catalog.runtimes import chosen_runtime, is_installed
 
 __all__ = [
@@ -95,7 +94,7 @@ def check_required(setup: Setup, facts: Facts) -> list[Finding]:  # noqa: ARG001
 
 def check_runtime(setup: Setup, facts: Facts) -> Finding:
     """Look for what runs the local model, and for its version; it is loaded together with the model."""
-    if setup.local is None or is_address(setup.local):
+    if not setup.names_a_model:
         return unchecked("runtime", "None is needed: no model is loaded into this program.")
     chosen = chosen_runtime(setup.runtime)
     package, facts.runtime_is_there = PACKAGES[chosen], False

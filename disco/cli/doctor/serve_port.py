@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from disco.cli.doctor.finding import Facts, Finding, Setup, command, does_not, works
 from disco.client.endpoint_catalog.attaching import attaching
-from disco.client.endpoint_catalog.local_servers import is_address
 from disco.client.endpoint_catalog.runtimes import model_endpoint
 from disco.endpoints.attached.announcement import VARIABLE, Announcement, live_announcements, serve_folder
 from disco.endpoints.attached.proven_connection import ProvenConnection, ServeGoneError
@@ -52,10 +51,12 @@ async def check_attach(setup: Setup, facts: Facts) -> list[Finding] | Finding:
             continue
         if one.port == fits:
             facts.served_port = one.port
-            told = f"programs with --local {setup.local} use its model"
+            told = f"programs with --local {setup.shown_local} use its model"
         else:
             told = (
-                f"it has another model than --local {setup.local}" if setup.local else "it has a local model"
+                f"it has another model than --local {setup.shown_local}"
+                if setup.local
+                else "it has a local model"
             )
         found.append(works("attach", f"A disco serve on port {one.port} runs {one.model.name}: {told}."))
     return found
@@ -81,7 +82,7 @@ def check_port(setup: Setup, facts: Facts) -> Finding:
 
 def _served_port(setup: Setup) -> int | None:
     """Return the port of the server whose model a client with this `local` would use."""
-    if setup.local is None or is_address(setup.local):
+    if setup.local is None or not setup.names_a_model:
         return None
     endpoint: Endpoint = attaching(model_endpoint(setup.local, runtime=setup.runtime), "auto", drafts=False)
     served: Announcement | None = getattr(endpoint, "served", None)

@@ -43,11 +43,13 @@ def summarise(setup: Setup, findings: Sequence[Finding], facts: Facts) -> Summar
     can: list[str] = []
     cannot: list[str] = []
     settled = is_fine("preset") and (verdicts.get("settings") != "does not" or not (here or server))
-    chat = command("chat", *(["--local", setup.local] if setup.local not in (None, "smollm2-135m") else []))
+    chat = command(
+        "chat", *(["--local", setup.shown_local] if setup.local not in (None, "smollm2-135m") else [])
+    )
     if here and settled:
         can.append(f"get answers from this machine ({chat})")
     elif not here:
-        named = "" if setup.local is None else f" with --local {setup.local}"
+        named = "" if setup.local is None else f" with --local {setup.shown_local}"
         cannot.append(f"get answers from this machine{named}")
     if not here and facts.local_address:
         can.append(

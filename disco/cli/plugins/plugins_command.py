@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections import Counter
 from typing import Any
 
-from disco._plugins import ENDPOINTS, POLICIES, Installed, installed
+from disco._plugins import POLICIES, Installed
 from disco.cli.console import Screen
-from disco.errors import ConfigurationError
+from disco.cli.plugins.plugin_faults import plugin_faults
 
 __all__ = ["add_plugins"]
 
@@ -30,14 +29,12 @@ def add_plugins(commands: Commands) -> None:
 
 def _run(screen: Screen, arguments: argparse.Namespace) -> int:
     del arguments
-    found = (*installed(POLICIES), *installed(ENDPOINTS))
-    if not found:
+    faults = plugin_faults()
+    if not faults:
         screen.line(
             "No installed package adds a policy (disco.policies) or a kind of endpoint (disco.endpoints)."
         )
         return 0
-    declared = Counter((one.group, one.name) for one in found)
-    faults = {one: _fault(one, declared[one.group, one.name]) for one in found}
     rows = [
         (
             one.name if one.group == POLICIES else f"{one.name}:...",
@@ -49,24 +46,6 @@ def _run(screen: Screen, arguments: argparse.Namespace) -> int:
     ]
     screen.table("", _HEADER, rows)
     return 1 if any(faults.values()) else 0
-
-
-def _fault(one: Installed, declared: int) -> str | None:
-    """Return what is wrong with a plug-in, in words; None: it can be used."""
-    from disco.dispatch.policies.policy_registry import OWN_NAMES, check_options  # noqa: PLC0415 - numpy comes with it
-
-    if declared > 1:
-        return f"declared by {declared} packages: uninstall all but one"
-    if one.group == POLICIES and one.name in OWN_NAMES:
-        return "never used: disco has a policy of this name"
-    try:
-        if one.group == POLICIES:
-            check_options(one.name, {})
-        else:
-            one.load()
-    except ConfigurationError as error:
-        return str(error)
-    return None
 
 
 def _options(one: Installed) -> str:
