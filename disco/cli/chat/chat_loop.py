@@ -79,6 +79,8 @@ class Chat:
         """Read questions and commands until the user ends the chat; return the exit status."""
         if not self.settings.has_server:
             self._say("OPENAI_API_KEY is not set: every answer comes from this machine.")
+        self._loading_from = monotonic()
+        self._book.budgets = budgets_left(self._client.router.budgets_left())
         if not self.view.is_live:
             with self._screen.step(f"Loading {self.settings.local}"):
                 await self._load()
@@ -114,8 +116,6 @@ class Chat:
 
     async def _load(self) -> None:
         """Load the model. Questions may be asked meanwhile: the first answer waits for it, or the server gives it."""
-        self._loading_from = monotonic()
-        self._book.budgets = budgets_left(self._client.router.budgets_left())
         try:
             await self._client.warm_up()
         except OpenAIError as error:

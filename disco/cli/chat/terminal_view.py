@@ -51,7 +51,7 @@ class TerminalView:
         history: the earlier questions.
     """
 
-    # Mutable: what was typed while an answer was written, whether Ctrl-C was the last key, the answer that is shown,
+    # Mutable: what was typed while an answer was written, whether Ctrl-C was the last key, whether an answer is shown,
     # notes that wait.
     is_live = True
 
@@ -64,7 +64,7 @@ class TerminalView:
         self._output: Output = terminal_output()
         self._typed = ""
         self._is_ending = False
-        self._answer: _AnswerOnTerminal | None = None
+        self._is_answering = False
         self._notes: list[str] = []
         self._session: PromptSession[str] = PromptSession(
             [("class:prompt", PROMPT)],
@@ -94,32 +94,33 @@ class TerminalView:
         """See `View.answering`. What the user types meanwhile becomes the beginning of the next question."""
         shown = _AnswerOnTerminal(self._input, self._output, self._screen.colour, self._status, on_stop)
         async with anyio.create_task_group() as group:
+            self._is_answering = True
             await group.start(shown.run)
-            self._answer = shown
             try:
                 yield shown
             finally:
                 shown.end()
-        self._answer = None  # only now is nothing drawn any more
+        self._is_answering = False  # only now is nothing drawn any more
         shown.print_rest()
+        self._print_notes()
         self._typed = shown.typed.rstrip("\n")
 
     def note(self, text: str) -> None:
         """See `View.note`."""
-        text = printable(text)
-        if self._answer is not None:
-            self._answer.remark(text)
-        elif self._session.app.is_running:
-            self._notes.append(text)
-            self._session.app.create_background_task(self._print_notes())
-        else:
-            self._screen.line(text, style="yellow")
+        self._notes.append(text)
+        if self._session.app.is_running:
+            self._session.app.create_background_task(self._interrupt())
+        elif not self._is_answering:  # else it waits until the answer is over
+            self._print_notes()
 
-    async def _print_notes(self) -> None:
+    async def _interrupt(self) -> None:
         async with in_terminal():
-            notes, self._notes = self._notes, []
-            for note in notes:
-                self._screen.line(note, style="yellow")
+            self._print_notes()
+
+    def _print_notes(self) -> None:
+        notes, self._notes = self._notes, []
+        for note in notes:
+            self._screen.line(note, style="yellow")
 
     def _toolbar(self) -> StyleAndTextTuples:
         columns = self._output.get_size().columns - 1
@@ -173,6 +174,7 @@ class _AnswerOnTerminal:
         self._colour = colour
         self._status = status
         self._wrap = WordWrap()
+        self._complete: list[Line] = []  # not printed yet
         self.typed = ""
         # The cursor stands, hidden, where the drawing begins. So it can be erased, even where the terminal has wrapped
         # its lines anew because the window became narrower.
@@ -194,6 +196,7 @@ class _AnswerOnTerminal:
             input=keyboard,
             output=output,
         )
+        self._app.before_render += self._print_above
 
     async def run(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
         """Draw until `end` is called."""
@@ -205,35 +208,35 @@ class _AnswerOnTerminal:
             self._app.exit()
 
     def print_rest(self) -> None:
-        """Print the last line; nothing is drawn any more."""
-        if self._wrap.current.text:
-            self._print([self._wrap.current])
+        """Print what is left once nothing is drawn any more."""
+        last = [self._wrap.current] if self._wrap.current.text else []
+        self._print([*self._complete, *last])
 
     def write(self, text: str, endpoint: str) -> None:
         """See `AnswerView.write`."""
-        lines = self._wrap.add(printable(text), endpoint, self._columns)
-        if lines:
-            self._above(lines)
+        self._complete += self._wrap.add(printable(text), endpoint, self._columns)
         self._app.invalidate()
 
     def remark(self, text: str) -> None:
         """See `AnswerView.remark`."""
-        if self._wrap.current.text:
-            lines, self._wrap = [self._wrap.current], WordWrap()
-            self._above(lines)
-        self._above([Line(((wrapped(text, self._columns), ""),))])
+        last = [self._wrap.current] if self._wrap.current.text else []
+        self._complete += [*last, Line(((wrapped(text, self._columns), ""),))]
+        self._wrap = WordWrap()
         self._app.invalidate()
+
+    def _print_above(self, _: Application[None]) -> None:
+        """Print the complete lines, before what stands below them is drawn again."""
+        self._complete += self._wrap.add("", "", self._columns)  # the window may have become narrower
+        if self._complete:
+            lines, self._complete = self._complete, []
+            self._app.renderer.erase()
+            self._print(lines)
 
     @property
     def _columns(self) -> int:
         return (
             self._output.get_size().columns - 1
         )  # in the last one, terminals differ in where the cursor stands
-
-    def _above(self, lines: Iterable[Line]) -> None:
-        """Print lines above what is drawn, which is drawn again below them."""
-        self._app.renderer.erase()
-        self._print(lines)
 
     def _print(self, lines: Iterable[Line]) -> None:
         for line in lines:

@@ -16,7 +16,7 @@ __all__ = ["EmulatedTerminal", "chat"]
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = "import sys; from disco.cli import main; sys.exit(main())"
-WITHIN_S = 90.0  # a busy machine loads a model in several seconds
+WITHIN_S = 60.0  # a busy machine loads a model in several seconds
 
 
 class EmulatedTerminal:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 
@@ -13,7 +16,8 @@ if sys.platform == "win32":
     pytest.skip("needs a pseudo-terminal", allow_module_level=True)
 
 from cli.chat.emulated_terminal import chat
-from plain_server import PlainServer, served
+from plain_server import PlainServer, listening, served
+from scripted_server import chunk, sse
 
 pytestmark = pytest.mark.real
 
@@ -32,7 +36,9 @@ TOLD = "Two words.\x1b]0;title\x07\x1b[2J"
 def served_only(tmp_path):
     """A preset under which only the server answers, and at once."""
     path = tmp_path / "served-only.toml"
-    path.write_text('[dispatch]\npolicy = "server_only"\n[playback]\npace_tps = "off"\n')
+    path.write_text(
+        '[dispatch]\npolicy = "server_only"\n[migration]\nenabled = false\n[playback]\npace_tps = "off"\n'
+    )
     return str(path)
 
 
@@ -147,43 +153,107 @@ def test_words_break_at_the_edge_and_code_is_left_to_the_terminal(served_only, c
         assert code.endswith("```\nNobody remembers her answer.")
 
 
-def test_an_answer_of_real_models_is_stopped_explained_and_resized(native_server):
-    with chat("--preset", "fast", server=native_server.base_url, rows=50) as terminal:
+class GatedServer(PlainServer):
+    """A server that writes the beginning of its answer, and the rest when the gate is opened."""
+
+    BEGINNING = "Once there was a keeper of a lighthouse, who wrote down every ship that went by and did"
+
+    def __init__(self):
+        super().__init__("flags", text=self.BEGINNING + " not sleep until the last one was home.")
+        self.gate = threading.Event()
+
+    def pieces(self, body):
+        if body["messages"][-1]["content"].startswith("Tally"):
+            return super().pieces(body)
+        self.bodies.append(body)
+        return self._gated()
+
+    def _gated(self):
+        yield sse(chunk(self.BEGINNING), done=False)
+        self.gate.wait(90)
+        yield sse(chunk(self.text.removeprefix(self.BEGINNING)), chunk(finish="stop"))
+
+
+@contextlib.contextmanager
+def gated():
+    server = GatedServer()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            pieces = server.pieces(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.end_headers()
+            with contextlib.suppress(ConnectionError):  # the client leaves where its user stops the answer
+                for piece in pieces:
+                    self.wfile.write(piece)
+
+        def log_message(self, *args):
+            pass
+
+    with listening(Handler) as base_url:
+        try:
+            yield server, base_url
+        finally:
+            server.gate.set()
+
+
+def test_while_an_answer_is_written_one_may_type_resize_the_window_and_stop_the_answer(served_only):
+    options = ("--preset", served_only, "--price", "1,1", "--budget-usd", "0.5")
+    with gated() as (server, base_url), chat(*options, columns=120, server=base_url) as terminal:
         terminal.ready()
-        terminal.type("Write a long story about the sea." + ENTER)
-        terminal.until(
-            lambda: re.search(r"(device|server) writes.* · bank \d+ tokens.* µ\$ · fast", terminal.bar)
-        )
-        terminal.type("and then")  # what is typed meanwhile is not lost
+        assert "budget 0.50 USD of 0.50 USD left" in terminal.bar
+        terminal.type("Tell me." + ENTER)
+        terminal.until(server.BEGINNING)
+        terminal.until(lambda: terminal.bar.startswith("server writes · bank 0 tokens · "))
+        assert terminal.bar.endswith("served-only · Ctrl-C stops")
+        terminal.type("and then" + UP)  # it becomes the next question; other keys do nothing
         terminal.until("you: and then")
-        terminal.resize(44, 50)
-        terminal.until(lambda: "writes" in terminal.bar and len(terminal.bar) < 44)
-        terminal.until(
-            lambda: len(terminal.since("you: Write a long story about the sea.")) and _is_long(terminal)
-        )
+        terminal.resize(40, 24)
+        narrow = [
+            "Once there was a keeper of a",
+            "lighthouse, who wrote down every ship",
+            "that went by and did",
+        ]
+        terminal.until(lambda: terminal.since("you: Tell me.")[:3] == narrow)
+        assert re.fullmatch(r"server writes · bank 0 tokens · [\d.]+ µ\$", terminal.bar)
         terminal.type(CTRL_C)
-        terminal.until("[stopped;")
+        terminal.until("[stopped; server; first word after")
         terminal.until(lambda: [line for line in terminal.lines if line][-2] == "you: and then")
-        terminal.type(CTRL_C)
+        assert terminal.since("you: Tell me.")[:3] == narrow
+        assert "writes" not in terminal.text  # nothing of the status line is left behind
+        server.gate.set()
+        terminal.resize(100, 24)
+        terminal.type(ENTER)
+        terminal.until("the last one was home.")
         terminal.ready()
-        terminal.resize(90, 50)
+        assert questions(server)[-1] == (
+            "and then",
+            ["Tell me.", server.BEGINNING],
+        )  # the part that was shown stays
         terminal.type("/why" + ENTER)
-        terminal.until("the reader leaves")
+        terminal.until("preset served-only")
         terminal.ready()
-        why = terminal.since("you: /why")
-        assert [line.split()[0] for line in why if line.startswith(("device", "server", "reader"))][:3] == [
-            "device", "server", "reader"
-        ]  # fmt: skip
         terminal.type(CTRL_C)
         terminal.until("Ctrl-C again, or Ctrl-D, ends the chat")
         terminal.type(CTRL_C)
         assert terminal.ended() == 0
 
 
-def _is_long(terminal):
-    """Whether several lines of the story are complete."""
-    below = terminal.since("you: Write a long story about the sea.")
-    return len([line for line in below if line]) > 6
+def test_real_models_race_in_a_chat_and_their_time_line_is_shown(native_server):
+    with chat("--preset", "fast", "--max-tokens", "24", server=native_server.base_url, rows=40) as terminal:
+        terminal.until("you:")
+        terminal.type("Write a story about the sea." + ENTER)  # while the model loads
+        terminal.until("; first word after")
+        terminal.ready()
+        assert re.search(rb"(device|server) writes.*bank \d+ tokens", terminal.sent)
+        terminal.type("/why" + ENTER)
+        terminal.until(lambda: any(line.startswith("preset fast") for line in terminal.lines))
+        terminal.ready()
+        lanes = [line.split()[0] for line in terminal.since("you: /why") if line]
+        assert {"device", "server", "reader"} <= set(lanes)
+        terminal.type(CTRL_D)
+        assert terminal.ended() == 0
 
 
 @pytest.mark.slow
