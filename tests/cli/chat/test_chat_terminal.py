@@ -257,16 +257,23 @@ def test_real_models_race_in_a_chat_and_their_time_line_is_shown(native_server):
 
 
 @pytest.mark.slow
-def test_on_a_terminal_that_cannot_move_its_cursor_it_works_line_by_line():
-    with chat("--preset", "private", columns=40, TERM="dumb") as terminal:
+def test_on_a_terminal_that_cannot_move_its_cursor_it_works_line_by_line(served_only):
+    options = ("--preset", served_only, "--price", "1,1")
+    with gated() as (server, base_url), chat(*options, columns=40, server=base_url, TERM="dumb") as terminal:
         terminal.until(lambda: terminal.bar == "you:")
-        terminal.type("Write a long\\\n")
+        terminal.type("Tell me\\\n")
         terminal.until(lambda: terminal.bar == "...")
-        terminal.type("story.\n")
-        terminal.until(lambda: len([line for line in terminal.lines if line]) > 9)
+        terminal.type("a story.\n")
+        terminal.until("that went by and")  # the last word is held: it may grow
         terminal.type(CTRL_C)
-        terminal.until("[stopped;")
+        terminal.until("[stopped; server;")
         terminal.until(lambda: terminal.bar == "you:")
+        assert terminal.since("... a story.")[:2] == [
+            "Once there was a keeper of a",
+            "lighthouse, who wrote down every ship",
+        ]
+        assert terminal.since("... a story.")[2].replace("^C", "") == "that went by and did"
+        assert questions(server)[-1] == ("Tell me\na story.", [])
         assert b"\x1b" not in terminal.sent
         terminal.type(CTRL_D)
         assert terminal.ended() == 0
