@@ -23,6 +23,7 @@ from disco.testing import Subject
 from disco.testing.asking import ask, complete, endless, first_content
 from tests.endpoints.prebuilt.processes import is_alive, listens_at, needs_proc, told
 
+pytest.importorskip("xllamacpp")
 pytestmark = [pytest.mark.real, pytest.mark.anyio]
 SECRET = "the heron at the weir"
 
