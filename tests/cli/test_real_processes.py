@@ -13,6 +13,7 @@ import httpx2
 import openai
 import pytest
 
+from disco.cli.demonstration.demo_runtime import PrebuiltDemoServer
 from disco.cli.demonstration.demo_server import DemoServer, DemoServerError
 from disco.cli.demonstration.shaping_proxy import shape
 from disco.timeline import read_record, timeline_of
@@ -29,9 +30,14 @@ def gone(pid):
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
 
 
-def test_a_server_dies_in_mid_answer_and_comes_back_on_the_same_port():
+@pytest.mark.parametrize(
+    "kind",
+    [DemoServer, pytest.param(PrebuiltDemoServer, marks=pytest.mark.slow)],
+    ids=["compiled", "prebuilt"],
+)
+def test_a_server_dies_in_mid_answer_and_comes_back_on_the_same_port(kind):
     phrases = []
-    with DemoServer(context_tokens=512, progress=lambda _seconds, phrase: phrases.append(phrase)) as server:
+    with kind(context_tokens=512, progress=lambda _seconds, phrase: phrases.append(phrase)) as server:
         assert phrases
         port, pid = server.port, server.pid
         anyio.run(killed_in_mid_answer, server)
@@ -52,9 +58,14 @@ async def killed_in_mid_answer(server):
                 server.kill()
 
     asked = {"messages": [{"role": "user", "content": "Count to 100"}], "model": "m", "stream": True}
+    fresh = {
+        "Connection": "close"
+    }  # llama-server ends a connection after a streamed answer, perhaps under the next
     async with (
         shape(server.port, delay=0.1) as proxy,
-        openai.AsyncOpenAI(api_key="none", base_url=proxy.base_url, max_retries=0) as client,
+        openai.AsyncOpenAI(
+            api_key="none", base_url=proxy.base_url, max_retries=0, default_headers=fresh
+        ) as client,
     ):
         began = time.monotonic()
         stream = await client.chat.completions.create(**asked, max_tokens=4)
@@ -95,11 +106,18 @@ def test_no_child_outlives_its_parent():
     assert gone(child)
 
 
+SCENES = {"scenes": [], **{name: [f"--{name}"] for name in ("chaos", "cascade", "assist", "speculate")}}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
-    [["--chaos"], ["--cascade"], ["--assist"], ["--speculate"], []],
-    ids=["chaos", "cascade", "assist", "speculate", "scenes"],
+    [
+        pytest.param(["--runtime", runtime, *arguments], id=f"{name}-{runtime}")
+        for runtime in ("compiled", "prebuilt")
+        for name, arguments in SCENES.items()
+        if (runtime, name) != ("prebuilt", "speculate")  # which says that it needs the other one
+    ],
 )
 def test_the_demo_shows_every_scene_and_keeps_its_records(arguments, tmp_path):
     routes, picture = tmp_path / "routes.jsonl", tmp_path / "shown.svg"

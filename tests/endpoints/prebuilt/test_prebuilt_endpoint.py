@@ -23,6 +23,7 @@ from disco.testing import Subject
 from disco.testing.asking import ask, complete, endless, first_content
 from tests.endpoints.prebuilt.processes import is_alive, listens_at, needs_proc, told
 
+pytest.importorskip("xllamacpp")
 pytestmark = [pytest.mark.real, pytest.mark.anyio]
 SECRET = "the heron at the weir"
 
@@ -144,7 +145,12 @@ def cut_off(tmp_path: Path) -> Path:
     [
         (cut_off, ModelFileError, "is truncated: 3,000,000 of at least"),
         (lambda tmp_path: tmp_path / "none.gguf", ModelFileError, "There is no model file"),
-        (of_an_unknown_kind, LocalModelError, "unknown model architecture: 'xlama'"),
+        pytest.param(
+            of_an_unknown_kind,
+            LocalModelError,
+            "unknown model architecture: 'xlama'",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 async def test_a_file_that_cannot_be_used_says_why(tmp_path, made, kind, cause):

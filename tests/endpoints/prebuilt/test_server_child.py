@@ -25,6 +25,7 @@ from disco.endpoints.prebuilt.server_process import (
 )
 from tests.endpoints.prebuilt.processes import is_alive, needs_proc
 
+pytest.importorskip("xllamacpp")
 pytestmark = pytest.mark.real
 SECRET = "the heron at the weir"
 
