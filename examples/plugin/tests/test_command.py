@@ -1,7 +1,9 @@
 """The endpoint keeps disco's contract, and says what is wrong with a command."""
 
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import anyio
 import pytest
@@ -9,15 +11,18 @@ from disco_plugin_example.command import CommandEndpoint, command, command_here,
 
 from disco.errors import EndpointFailure, FailureKind
 from disco.request import Request
-from disco.testing import CHECKS, Subject
+from disco.testing import CHECKS, Check, Subject
 
 PROGRAM = [sys.executable, "-I", "-S", str(Path(__file__).parent / "program.py")]
 # The answers do not depend on a cache. A program has no context that disco knows of.
 SUBJECT = Subject(exact=True, limits=frozenset({"no context"}))
 
 
-def with_endpoint(use, *arguments):
-    async def main():
+T = TypeVar("T")
+
+
+def with_endpoint(use: Callable[[CommandEndpoint], Awaitable[T]], *arguments: str) -> T:
+    async def main() -> T:
         endpoint = CommandEndpoint([*PROGRAM, *arguments], name="command")
         try:
             with anyio.fail_after(60):
@@ -29,7 +34,7 @@ def with_endpoint(use, *arguments):
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_the_contract_is_kept(check):
+def test_the_contract_is_kept(check: Check) -> None:
     with_endpoint(lambda endpoint: check(SUBJECT, endpoint))
 
 
@@ -41,8 +46,10 @@ def test_the_contract_is_kept(check):
         ([], {"stop": ["x"]}, FailureKind.UNSERVED, "Leave `stop` out"),
     ],
 )
-def test_a_program_that_fails_is_a_failure_of_its_kind(arguments, params, kind, said):
-    async def ask(endpoint):
+def test_a_program_that_fails_is_a_failure_of_its_kind(
+    arguments: list[str], params: dict[str, Any], kind: FailureKind, said: str
+) -> None:
+    async def ask(endpoint: CommandEndpoint) -> EndpointFailure:
         async with endpoint.open(Request([{"role": "user", "content": "secret"}], "m", params)) as attempt:
             with pytest.raises(EndpointFailure) as failure:
                 async for _ in attempt:
@@ -55,7 +62,7 @@ def test_a_program_that_fails_is_a_failure_of_its_kind(arguments, params, kind, 
     assert "secret" not in str(failure.error)
 
 
-def test_only_a_command_that_the_user_vouches_for_gets_prompts_that_stay_here():
+def test_only_a_command_that_the_user_vouches_for_gets_prompts_that_stay_here() -> None:
     argument = f'"{sys.executable}" -m this --key "a b"'
     anywhere, here = command(argument, name="c"), command_here(argument, name="c")
     assert (anywhere.reach, anywhere.place) == ("any", "server")
@@ -65,8 +72,8 @@ def test_only_a_command_that_the_user_vouches_for_gets_prompts_that_stay_here():
     assert "secret" not in str(error.value)
 
 
-def test_a_conversation_becomes_one_text():
-    messages = [{"role": "system", "content": "Be brief."}]
+def test_a_conversation_becomes_one_text() -> None:
+    messages: list[dict[str, Any]] = [{"role": "system", "content": "Be brief."}]
     messages.append({"role": "user", "content": [{"type": "text", "text": "Why?"}]})
     assert prompt_of(Request(messages[1:], "m")) == "Why?"
     assert prompt_of(Request(messages, "m")) == "System: Be brief.\n\nUser: Why?\n\nAssistant:"

@@ -13,11 +13,16 @@ SERVER = Candidate("server", "any")
 TTFT = Empirical.from_samples(np.linspace(0.1, 0.6, 51))
 
 
-def starts(policy, tokens, device=DEVICE, server=SERVER):
+def starts(
+    policy: FirstWordBy,
+    tokens: int,
+    device: Candidate | None = DEVICE,
+    server: Candidate | None = SERVER,
+) -> list[tuple[str, float]]:
     return [(s.endpoint, round(s.after_s, 6)) for s in policy.starts(Features(tokens), device, server)]
 
 
-def test_the_server_is_asked_where_the_device_would_be_late_and_as_late_as_it_may_be():
+def test_the_server_is_asked_where_the_device_would_be_late_and_as_late_as_it_may_be() -> None:
     policy = FirstWordBy(ttft=TTFT, device=DEVICE)
     rescue_s = round(1.0 - TTFT.quantile(0.9), 6)
     assert 0.4 < rescue_s < 0.5
@@ -29,9 +34,10 @@ def test_the_server_is_asked_where_the_device_would_be_late_and_as_late_as_it_ma
     assert starts(policy, 81, server=None) == [("device", 0.0)]
 
 
-def test_many_at_once_are_decided_as_one_by_one():
+def test_many_at_once_are_decided_as_one_by_one() -> None:
     tokens = np.arange(1, 400)
-    for options in ({}, {"target_s": 0.3}, {"target_s": 2.0, "sure": 0.5}):
+    cases: list[dict[str, float]] = [{}, {"target_s": 0.3}, {"target_s": 2.0, "sure": 0.5}]
+    for options in cases:
         policy = FirstWordBy(ttft=TTFT, device=DEVICE, **options)
         at_once = policy.delays(tokens)
         one_by_one = [dict(starts(policy, int(n))) for n in tokens]
@@ -39,7 +45,8 @@ def test_many_at_once_are_decided_as_one_by_one():
         assert at_once.server_s.round(6).tolist() == [decision["server"] for decision in one_by_one]
 
 
-def test_options_out_of_range_are_refused():
-    for wrong in ({"target_s": 0.0}, {"target_s": float("inf")}, {"sure": 1.0}):
+def test_options_out_of_range_are_refused() -> None:
+    cases: list[dict[str, float]] = [{"target_s": 0.0}, {"target_s": float("inf")}, {"sure": 1.0}]
+    for wrong in cases:
         with pytest.raises(ValueError, match=next(iter(wrong))):
             FirstWordBy(ttft=TTFT, device=DEVICE, **wrong)

@@ -10,8 +10,8 @@ from disco.endpoints.llamacpp.runtime.speed_benchmark import (
     DecodeRate,
     Measurement,
     PrefillTime,
-    _joules,
-    _since,
+    joules,
+    joules_since,
 )
 
 
@@ -53,9 +53,9 @@ def test_without_a_counter_that_may_be_read_there_is_none(tmp_path):
     zone(tmp_path, "intel-rapl:0", 5)
     counter = EnergyCounter.find(tmp_path)
     (tmp_path / "intel-rapl:0" / "energy_uj").unlink()
-    assert _joules(counter) is None
-    assert _since(counter, 0.0) is None
-    assert _since(None, None) is None
+    assert joules(counter) is None
+    assert joules_since(counter, 0.0) is None
+    assert joules_since(None, None) is None
 
 
 def test_a_profile_has_the_energy_of_a_token_only_where_it_was_counted():
