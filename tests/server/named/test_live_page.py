@@ -261,7 +261,7 @@ KEYS = ("messages", "content", "text", "input", "choices", "delta", "message", "
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=9),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
-    max_leaves=12,
+    max_leaves=6,
 )
 
 
