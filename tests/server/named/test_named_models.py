@@ -199,6 +199,22 @@ def test_other_programs_with_the_state_file_count_what_the_names_spent(served, t
         assert counter.left(now) == left["a", "device_tokens"]
 
 
+@pytest.mark.anyio
+async def test_a_name_that_is_closed_leaves_what_another_still_counts(tmp_path):
+    """The budget of an answer that is cut off at the end is charged what it took, not all that was reserved."""
+    path, limits = tmp_path / "state.sqlite3", {"device_tokens": 4000, "window_s": 1000}
+    slow = SimulatedEndpoint("device", SimulatedProfile(gap_s=0.01, answer_tokens=2000), place="device")
+    given = {"local": slow, "preset": "private", "state": path, "power": False, "budget": limits}
+    async with AsyncDisco(**given) as first, AsyncDisco(**given, _beside=first):
+        body = {"disco": {"pace_tps": "off"}}
+        stream = await first.chat.completions.create(
+            model="m", messages=HELLO, max_tokens=2000, stream=True, extra_body=body
+        )
+        await anext(aiter(stream))
+    with contextlib.closing(limiter_of(path)) as elsewhere:
+        assert elsewhere.counter(Limit("x", "device", "tokens", 4000, 1000)).left(time.time()) > 3900
+
+
 def test_a_model_that_reaches_no_server_shares_what_the_device_may_do(served):
     text = "[budget]\nserver_usd = 1\ndevice_tokens = 4000\nwindow_s = 100\n[models.a]\npreset = 'private'\n"
     with upstream() as server:
