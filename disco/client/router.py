@@ -92,7 +92,7 @@ class Router:
         """See `AsyncDisco` for the arguments.
 
         `here`: how `local` runs; `seed`: of the random choices of dispatch; `beside`: another client's in this program,
-        whose budgets and breakers are this one's, too.
+        whose budgets and breakers are this one's, too. It is closed after this one.
         """
         self.preset = with_limits(load_preset(preset), budget)
         self.endpoints = ClientEndpoints(
@@ -107,10 +107,10 @@ class Router:
         self._presets: dict[str, Preset] = {}
         self.health: Health = Health() if beside is None else beside.health
         self.database = database_of(state)
+        self._owns_limiter = beside is None
         path = None if self.database is None else self.database.path
         self.limiter: BudgetLimiter = limiter_of(path) if beside is None else beside.limiter
-        store = store_in(self.database, store_of(histories))
-        self.judging = Judging(store)
+        self.judging = Judging(store := store_in(self.database, store_of(histories)))
         self._refused: set[object] = set()
         self._dispatchers = Dispatchers(self.catalog, np.random.default_rng(seed))
         self._shadow = None if shadow is None else Shadow(shadow, budget, self.catalog, seed=seed)
@@ -340,7 +340,7 @@ class Router:
         await self._host.aclose()
         await self.learnt.aclose()
         await self.endpoints.aclose()
-        if self.limiter.is_shared:
+        if self._owns_limiter and self.limiter.is_shared:
             await anyio.to_thread.run_sync(self.limiter.close)
 
     # ------------------------------------------------------------------ budgets, presets and plans

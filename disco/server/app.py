@@ -97,7 +97,8 @@ def make_app(
         layers: computes devices' rows (`/v1/disco/layers`); None: no such paths. The caller loads and closes it.
         attach_key: with it, other programs may use the client's local model itself (`/v1/disco/device`), whatever
             `key` is; None: no such paths. See `device.announcing`.
-        page: what the live page at `/` shows; its `answered` must be the clients' `on_route`. None: no page.
+        page: what the live page at `/` shows; its `answered` must be the clients' `on_route`. If it shows texts, there
+            must be a `key`. None: no page.
 
     Raises:
         ConfigurationError: `host` can be reached from other machines and there is no strong key, or an argument is
@@ -105,6 +106,11 @@ def make_app(
     """
     check_key(key)
     check_exposure(host, key)
+    if page is not None and page.text and key is None:
+        raise ConfigurationError(
+            "--page-text (LiveBoard(text=True)) shows prompts and answers to whoever opens the page, but no key is "
+            "set. Set a key in DISCO_SERVER_KEY or --key-file, or leave --page-text out."
+        )
     if max_body_bytes < 1 or max_concurrent < 1:
         raise ConfigurationError("max_body_bytes and max_concurrent must be at least 1.")
     models = NamedModels.of(client)

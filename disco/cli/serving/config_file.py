@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import re
 import tomllib
 import typing
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 
 from disco.errors import ConfigurationError, nearest
 
-__all__ = ["ConfigFile", "ModelTable", "ServerTable", "TierTable", "load_config"]
+__all__ = ["ConfigFile", "ModelTable", "ServerTable", "TierTable", "load_config", "table_name"]
 
 # Keys by which people try to write a secret into the file.
 _SECRETS: Final = frozenset({"key", "api_key", "apikey", "token", "secret", "password", "bearer"})
@@ -20,6 +24,15 @@ _REMEDY: Final = (
     "a key does not belong into this file. Put it into an environment variable and name that with key_env, or into a "
     "file of its own and name that with key_file"
 )
+
+_BARE: Final = re.compile("[A-Za-z0-9_-]+")  # a key that TOML takes without quotes
+# What pydantic says of a value of another kind names classes of this program.
+_KINDS: Final = {
+    "dict_type": "must be a table",
+    "model_type": "must be a table",
+    "model_attributes_type": "must be a table",
+    "list_type": "must be a list",
+}
 
 Name = Annotated[str, Field(min_length=1)]
 Usd = Annotated[float, Field(ge=0.0)]
@@ -147,6 +160,13 @@ class ConfigFile(_Table):
     backups: list[ServerTable] = []
     models: dict[str, ModelTable] = {}
 
+    @field_validator("prompt_cache", mode="before")
+    @classmethod
+    def _is_a_folder(cls, value: object) -> object:
+        if isinstance(value, bool) or (isinstance(value, str) and value):
+            return value
+        raise ValueError("must be true, false or the name of a folder")
+
 
 def load_config(path: Path) -> ConfigFile:
     """Read the file.
@@ -171,8 +191,15 @@ def load_config(path: Path) -> ConfigFile:
 def _checked_address(value: str) -> str:
     if not value.startswith(("http://", "https://")):
         raise ValueError("must begin with http:// or https://")
-    if "@" in value.partition("://")[2].partition("/")[0]:
+    try:
+        parts = urlsplit(value)
+        host, _ = parts.hostname, parts.port
+    except ValueError:  # its text would repeat a part, which may be one of a password
+        raise ValueError("is no address: look at the part between :// and the next /") from None
+    if parts.username is not None:
         raise ValueError(f"holds a password, and {_REMEDY}")
+    if not host:
+        raise ValueError("names no host")
     if "?" in value or "#" in value:
         raise ValueError("must be the address where the API begins, without ? and #")
     return value
@@ -185,7 +212,7 @@ def _sentence(detail: ErrorDetails) -> str:
     if isinstance(key, int):  # of a list
         item = f" number {key + 1}"
         *table, key = table
-    where = f"{_shown(table)} {key}{item}".strip()
+    where = f"{table_name(table)} {key}{item}".strip()
     if detail["type"] == "extra_forbidden":
         if str(key).lower() in _SECRETS:
             return f"{where}: {_REMEDY}"
@@ -195,25 +222,30 @@ def _sentence(detail: ErrorDetails) -> str:
     if detail["type"] == "string_pattern_mismatch" and key == "key_env":
         # It may be the key itself.
         return f"{where}: must be the name of an environment variable, in capitals, such as OPENAI_API_KEY"
-    message = detail["msg"].removeprefix("Value error, ")
+    message = _KINDS.get(detail["type"]) or detail["msg"].removeprefix("Value error, ")
+    if detail["type"] == "list_type" and key in ("tiers", "backups"):
+        message = f"must be an array of tables: write [[{_dotted([*table, key])}]]"
     given = detail["input"]
     shown = f", not {given!r}" if isinstance(given, bool | int | float) else ""
     return f"{where}: {message[:1].lower()}{message[1:]}{shown}"
 
 
-def _shown(table: list[int | str]) -> str:
-    """Return a table as the file writes it; the tables of an array by their number."""
-    text = ""
-    for part in table:
-        if isinstance(part, int):
-            text += f" number {part + 1}"
-        else:
-            bare = part.replace("-", "").replace("_", "").isalnum() and part.isascii()
-            text += ("." if text else "") + (part if bare else f'"{part}"')
-    if not text:
-        return ""
-    name, number, count = text.partition(" number ")
-    return f"[[{name}]] number {count}" if number else f"[{name}]"
+def table_name(table: Sequence[int | str]) -> str:
+    """Return a table as the file writes it, "" for the file itself; a table of an array with its number.
+
+    Args:
+        table: the keys on the way to it, and its place in an array, which counts from 0.
+    """
+    *keys, last = table or [""]
+    if isinstance(last, int):
+        return f"[[{_dotted(keys)}]] number {last + 1}"
+    return f"[{_dotted(table)}]" if table else ""
+
+
+def _dotted(keys: Sequence[int | str]) -> str:
+    return ".".join(
+        key if _BARE.fullmatch(key) else json.dumps(key, ensure_ascii=False) for key in map(str, keys)
+    )
 
 
 def _keys_of(table: list[int | str]) -> list[str]:

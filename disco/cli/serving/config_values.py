@@ -7,10 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
-from disco.cli.serving.config_file import ConfigFile, ModelTable, ServerTable, TierTable, load_config
+from disco.cli.serving.config_file import (
+    ConfigFile,
+    ModelTable,
+    ServerTable,
+    TierTable,
+    load_config,
+    table_name,
+)
 from disco.client.endpoint_catalog.backups import Backup
 from disco.client.endpoint_catalog.local_servers import is_address, is_loopback
+from disco.client.endpoint_catalog.plugged import as_plugin
 from disco.client.endpoint_catalog.tiers import Tier
 from disco.errors import ConfigurationError, DiscoError
 
@@ -84,8 +93,8 @@ def config_values(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     values["no_page"], values["page_text"] = not config.page.enabled or None, config.page.text or None
     values["page_answers"] = config.page.answers
     try:
-        values["tiers"] = _tiers(config.tiers, "tiers", folder)
-        values["backups"] = _backups(config.backups, "backups", folder)
+        values["tiers"] = _tiers(config.tiers, ["tiers"], folder)
+        values["backups"] = _backups(config.backups, ["backups"], folder)
         values["models"] = {name: _settings(name, table, folder) for name, table in config.models.items()}
     except DiscoError as error:
         raise ConfigurationError(f"{path}: {error}") from error
@@ -118,9 +127,9 @@ def _check(path: Path, config: ConfigFile, given: Mapping[str, Any]) -> None:
 
 
 def _settings(name: str, table: ModelTable, folder: Path) -> ModelSettings:
-    where = f"[models.{name}]" if name.isidentifier() else f'[models."{name}"]'
-    server = (table.model, table.key_env, table.key_file, table.price, table.backups or None)
-    if table.base_url is None and any(value is not None for value in server):
+    where = table_name(["models", name])
+    server = {"model", "key_env", "key_file", "price", "continuation", "backups"}
+    if table.base_url is None and server & table.model_fields_set:
         raise ConfigurationError(
             f"{where} says something of a server, but not where it is. Add base_url, such as "
             '"https://api.openai.com/v1".'
@@ -136,17 +145,17 @@ def _settings(name: str, table: ModelTable, folder: Path) -> ModelSettings:
         api_key=key,
         price=_price(table.price),
         continuation=table.continuation,
-        tiers=_tiers(table.tiers, f"models.{name}.tiers", folder),
-        backups=_backups(table.backups, f"models.{name}.backups", folder),
+        tiers=_tiers(table.tiers, ["models", name, "tiers"], folder),
+        backups=_backups(table.backups, ["models", name, "backups"], folder),
         budget=budget,
         options=table.options,
     )
 
 
-def _tiers(tables: Sequence[TierTable], name: str, folder: Path) -> list[Tier]:
+def _tiers(tables: Sequence[TierTable], array: list[str], folder: Path) -> list[Tier]:
     tiers = []
-    for number, table in enumerate(tables, 1):
-        where = f"[[{name}]] number {number}"
+    for number, table in enumerate(tables):
+        where = table_name([*array, number])
         # Only a server of the user's own may check no key.
         needs = table.reach == "any" or table.key_env is not None or table.key_file is not None
         key = _key(table.base_url, table, where, folder) if needs else None
@@ -167,17 +176,17 @@ def _tiers(tables: Sequence[TierTable], name: str, folder: Path) -> list[Tier]:
     return tiers
 
 
-def _backups(tables: Sequence[ServerTable], name: str, folder: Path) -> list[Backup]:
+def _backups(tables: Sequence[ServerTable], array: list[str], folder: Path) -> list[Backup]:
     return [
         Backup(
             base_url=table.base_url,
-            api_key=_key(table.base_url, table, f"[[{name}]] number {number}", folder),
+            api_key=_key(table.base_url, table, table_name([*array, number]), folder),
             model=table.model,
             price=_price(table.price),
             continuation=table.continuation,
             name=table.name,
         )
-        for number, table in enumerate(tables, 1)
+        for number, table in enumerate(tables)
     ]
 
 
@@ -210,9 +219,7 @@ def _key(base_url: str, table: ModelTable | ServerTable, where: str, folder: Pat
         if not key:
             raise ConfigurationError(f"{where} key_file: {path} is empty. Put the key into it.")
         return key
-    host = base_url.partition("://")[2].partition("/")[0]
-    host = host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0]
-    if not is_loopback(host.strip("[]")):
+    if not is_loopback(urlsplit(base_url).hostname or ""):
         raise ConfigurationError(
             f"{where} has no key for its server. Name the environment variable that holds it with key_env, or a file "
             "with key_file (any text in it if the server checks none)."
@@ -234,7 +241,7 @@ def _is_path(text: str) -> bool:
 
 
 def _model_file(folder: Path, local: str | None) -> str | None:
-    if local is None or is_address(local) or not _is_path(local):
+    if local is None or is_address(local) or as_plugin(local) is not None or not _is_path(local):
         return local
     return _file(folder, local)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from disco.cli.serving.config_values import ModelSettings
 from disco.client import AsyncDisco, Backup, Tier
 from disco.client.endpoint_catalog.local_servers import is_address
+from disco.client.endpoint_catalog.plugged import as_plugin
 from disco.dispatch import load_preset
 from disco.endpoints.contract import Endpoint
 from disco.endpoints.openai_api.sdk_client import ReusesRequests
@@ -143,19 +144,28 @@ class ClientMaker:
         if settings.budget is not None or self._arguments.budget is None:
             return settings.budget
         preset = load_preset(settings.preset or self._arguments.preset)
-        # A budget of all models together is nothing for one that reaches no server.
-        return None if preset.limits.local_only else self._arguments.budget
+        budget: Mapping[str, Any] = self._arguments.budget
+        if not preset.limits.local_only:
+            return budget
+        # This model reaches no server, and a limit on servers would be refused. What the device may do, it shares.
+        here = {key: value for key, value in budget.items() if not key.startswith("server_")}
+        return here if "device_tokens" in here else None
 
     def _local_of(self, given: str | None) -> tuple[str | Endpoint | None, dict[str, Any]]:
         """Return the local model of this name, which may be there already, and how it runs if it is not."""
         if self._engine is not None:
+            if given not in (None, "none"):
+                raise ConfigurationError(
+                    f'local = "{given}" cannot be used with verify, whose model is also the local one. Leave local '
+                    'out, or write local = "none".'
+                )
             return (None if given == "none" else self._engine), {}
         name = given or self._arguments.local
         if name == "none":
             return None, {}
         if name in self._local:
             return self._local[name], {}
-        if is_address(name):
+        if is_address(name) or as_plugin(name) is not None:
             return name, {}
         return name, {
             "isolation": self._arguments.isolation or "thread",

@@ -16,8 +16,8 @@ import openai
 from disco.cli.console import Screen
 from disco.cli.output_files import check_output
 from disco.cli.serving.serve_options import BACKUP_KEY_VARIABLE, TIER_KEY_VARIABLE, settle_options
-from disco.cli.serving.serve_setup import KEY_VARIABLE, announce, callers_key, logging_at, require_extra
-from disco.errors import ConfigurationError, DiscoError, nearest
+from disco.cli.serving.serve_setup import announce, callers_key, logging_at, require_extra
+from disco.errors import ConfigurationError, DiscoError, ModelFileError, nearest
 
 if TYPE_CHECKING:
     from disco.client import AsyncDisco, Backup, Tier
@@ -40,12 +40,24 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM.
 
     Raises:
-        ConfigurationError: the extra is not installed, or the arguments are invalid.
+        ConfigurationError: the extra is not installed, or the arguments are invalid. With a file, the message names it.
+        ModelFileError: there is no such model.
     """
     if arguments.example_config:
         print(EXAMPLE.read_text(encoding="utf-8"), end="")
         return 0
     require_extra()
+    try:
+        await _serve(screen, arguments)
+    except (ConfigurationError, ModelFileError) as error:
+        path = Path(arguments.config or "")
+        if arguments.config is None or str(error).startswith((f"{path}:", f"--config {path}")):
+            raise
+        raise ConfigurationError(f"{path}: {error}") from error
+    return 0
+
+
+async def _serve(screen: Screen, arguments: argparse.Namespace) -> None:
     arguments = settle_options(arguments)
     is_named = bool(arguments.models)
     if arguments.local == "none" and not is_named and arguments.isolation is not None:
@@ -54,11 +66,9 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
         )
     prompt_cache = _prompt_cache(arguments)
     key = callers_key(arguments.key_file)
-    if arguments.page_text and (key is None or arguments.no_page):
-        lacks = "the page is off (--no-page)" if arguments.no_page else "no key is set"
+    if arguments.page_text and arguments.no_page:
         raise ConfigurationError(
-            f"--page-text shows prompts and answers to whoever opens the page, but {lacks}. Set a key in "
-            f"{KEY_VARIABLE} or --key-file, and leave --no-page out; or leave --page-text out"
+            "--page-text shows prompts and answers on the page, but the page is off (--no-page): leave one of them out"
         )
     if arguments.shadow is not None and arguments.record is None:
         raise ConfigurationError(
@@ -134,7 +144,6 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
                     with_page=page is not None,
                 ),
             )
-    return 0
 
 
 def _prompt_cache(arguments: argparse.Namespace) -> PromptCache | None:

@@ -104,7 +104,9 @@ class CatalogEntry:
     def identity(self) -> Hashable:
         """What tells this endpoint from all others of the program's clients: two models here may have one name."""
         address = self.address
-        return self.name, self.endpoint if address is None else address
+        # All that this program has started have the same address.
+        is_own = address is None or hasattr(self.endpoint, "process_id")
+        return self.name, self.endpoint if is_own else address
 
     def asked_for(self, model: str) -> str:
         """Return the model to request from this endpoint for a request that names `model`."""

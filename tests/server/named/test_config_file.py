@@ -88,6 +88,8 @@ def test_names_of_files_are_relative_to_the_file(settled, tmp_path):
     one, two = options.models.values()
     assert (one.preset, one.local) == (str(tmp_path / "q.toml"), str(tmp_path / "sub" / "n.gguf"))
     assert (two.preset, two.local) == (None, "hf:a/b/c.gguf")
+    for no_file in ("command:llm -m a/b", "http://localhost:11434/v1#a/b", "smollm2-135m"):
+        assert settled(f'local = "{no_file}"').local == no_file
 
 
 def test_keys_come_from_the_environment_or_a_file_of_their_own(settled, tmp_path):
@@ -131,6 +133,15 @@ MISTAKES = [
     ("default = 'big'", r"default names a model, but there is no table"),
     ('[[tiers]]\nbase_url = "http://a/v1"\nmodel = "m"\nreach = "own"\n[models.a]', r"\[\[models.NAME.tiers"),
     ("[models.a", "is not valid TOML"),
+    ("models.a = 1", r"\[models\] a: must be a table, not 1"),
+    ("allow_origin = 'http://a'", "allow_origin: must be a list"),
+    ("prompt_cache = 3", "prompt_cache: must be true, false or the name of a folder, not 3"),
+    ('[tiers]\nbase_url = "http://a/v1"', r"tiers: must be an array of tables: write \[\[tiers\]\]"),
+    ('[models.big]\nbase_url = "http://a:b/v1"', r"\[models.big\] base_url: is no address"),
+    (f'[models.big]\nbase_url = "http://me:{SECRET}/x@a/v1"', r"\[models.big\] base_url: is no address"),
+    ('[models.big]\nbase_url = "https://"', r"\[models.big\] base_url: names no host"),
+    ('[models.a-b]\nlocal = "x.gguf"\ncontinuation = "none"', r"\[models.a-b\] says something of a server, but not"),
+    ('[models."a\\nb"]\nx = 1', r'\[models."a\\nb"\] x: there is no such key'),
 ]  # fmt: skip
 
 
@@ -161,6 +172,26 @@ def test_the_example_is_a_file_that_can_be_used(settled, monkeypatch, capsys):
     assert len(settled(more).models["big"].backups) == 1
     assert settled(more).record is not None
     assert load_config(serve_command.EXAMPLE).default == "fast"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("slots = 4", "--slots is for a verify server"),
+        ('preset = "fsat"', "no preset is called 'fsat'"),
+        ('key_file = "no-key"', "no-key cannot be read"),
+        ('local = "no.gguf"\nport = 0\nstate = "off"', "There is no model file no.gguf"),
+        ('allow_origin = ["*"]', "is no origin"),
+        ("[budget]\nserver_usd = -1\nwindow_s = 9", "budget: server_usd: Input should be greater than 0"),
+    ],
+)
+def test_a_mistake_that_is_found_later_names_the_file_as_well(tmp_path, monkeypatch, capsys, text, says):
+    monkeypatch.chdir(tmp_path)
+    Path("disco.toml").write_text(text)
+    assert main(["serve", "--config", "disco.toml"]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert told.startswith("disco: disco.toml: ")
+    assert says in told
 
 
 def test_no_output_file_is_the_file_itself(tmp_path, monkeypatch, capsys):

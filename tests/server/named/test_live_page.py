@@ -23,7 +23,7 @@ from watched import virtually
 from disco import AsyncDisco
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
-from disco.errors import FailureKind
+from disco.errors import ConfigurationError, FailureKind
 from disco.server import LiveBoard, Metrics, NamedModel, NamedModels, make_app
 from disco.server.live_page import live_board
 from disco.server.live_page.answer_text import LONGEST_ANSWER, LONGEST_PROMPT, AnswerText, prompt_text
@@ -199,6 +199,14 @@ def test_the_page_needs_no_key_and_holds_no_data_and_its_data_need_it():
     virtually(main)
 
 
+def test_texts_are_on_no_page_that_needs_no_key():
+    client = AsyncDisco(
+        local=SimulatedEndpoint("device", SimulatedProfile(), place="device"), preset="private"
+    )
+    with pytest.raises(ConfigurationError, match=r"no key is set\. Set a key in DISCO_SERVER_KEY"):
+        app_of(client, LiveBoard(text=True))
+
+
 def test_the_page_may_run_only_its_own_code_and_loads_nothing():
     async def main():
         async with simulated() as client:
@@ -253,7 +261,7 @@ KEYS = ("messages", "content", "text", "input", "choices", "delta", "message", "
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=9),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
-    max_leaves=12,
+    max_leaves=6,
 )
 
 

@@ -18,7 +18,9 @@ from disco import AsyncDisco
 from disco.cli.main import _parser
 from disco.cli.serving.serve_clients import ClientMaker
 from disco.cli.serving.serve_options import settle_options
+from disco.client.endpoint_catalog.catalog import CatalogEntry
 from disco.cost.budget_limiter import Limit
+from disco.endpoints.prebuilt.prebuilt_endpoint import PrebuiltEndpoint
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from disco.errors import ConfigurationError
@@ -197,6 +199,32 @@ def test_other_programs_with_the_state_file_count_what_the_names_spent(served, t
         assert counter.left(now) == left["a", "device_tokens"]
 
 
+@pytest.mark.anyio
+async def test_a_name_that_is_closed_leaves_what_another_still_counts(tmp_path):
+    """The budget of an answer that is cut off at the end is charged what it took, not all that was reserved."""
+    path, limits = tmp_path / "state.sqlite3", {"device_tokens": 4000, "window_s": 1000}
+    slow = SimulatedEndpoint("device", SimulatedProfile(gap_s=0.01, answer_tokens=2000), place="device")
+    given = {"local": slow, "preset": "private", "state": path, "power": False, "budget": limits}
+    async with AsyncDisco(**given) as first, AsyncDisco(**given, _beside=first):
+        body = {"disco": {"pace_tps": "off"}}
+        stream = await first.chat.completions.create(
+            model="m", messages=HELLO, max_tokens=2000, stream=True, extra_body=body
+        )
+        await anext(aiter(stream))
+    with contextlib.closing(limiter_of(path)) as elsewhere:
+        assert elsewhere.counter(Limit("x", "device", "tokens", 4000, 1000)).left(time.time()) > 3900
+
+
+def test_a_model_that_reaches_no_server_shares_what_the_device_may_do(served):
+    text = "[budget]\nserver_usd = 1\ndevice_tokens = 4000\nwindow_s = 100\n[models.a]\npreset = 'private'\n"
+    with upstream() as server:
+        one = served(f"{text}[models.b]\n{away(server)}", device())
+        assert one.ask(CHATS, {**CHAT, "model": "a"}).status == 200
+        left = one.portal.call(lambda: one.models.budgets_left(0.0))
+    assert left["a", "device_tokens"] == left["b", "device_tokens"] < 4000
+    assert left.keys() == {("a", "device_tokens"), ("b", "device_tokens"), ("b", "server_usd")}
+
+
 def test_one_local_model_is_loaded_once_and_two_have_breakers_of_their_own(served):
     names = "".join(f"[models.{name}]\npreset = 'private'\n" for name in ("a", "b"))
     text = f'local = "smollm2-135m"\n{names}[models.c]\npreset = "private"\nlocal = "./other.gguf"\n'
@@ -207,8 +235,25 @@ def test_one_local_model_is_loaded_once_and_two_have_breakers_of_their_own(serve
     identities = [router.endpoints.members(None)[0].identity for router in (a, b, c)]
     assert identities[0] == identities[1] != identities[2]
     assert a.health is c.health
+    # Nor do two of the prebuilt runtime, whose addresses are the same.
+    entries = [CatalogEntry(PrebuiltEndpoint(model=name, name="device")) for name in ("a.gguf", "b.gguf")]
+    assert entries[0].address == entries[1].address
+    assert entries[0].identity != entries[1].identity
     assert one.models.attachable is a.local
     assert (a.endpoints._owns_local, b.endpoints._owns_local) == (True, False)
+
+
+def test_the_model_of_a_verify_server_is_the_local_one_of_all_names_or_of_none(served):
+    one = served(
+        "verify = 'x.gguf'\n[models.a]\n[models.b]\nlocal = 'none'\n" + 'base_url = "http://127.0.0.1:9/v1"',
+        device(),
+    )
+    a, b = (model.client.router.local for model in one.models.named)
+    assert (a.name, b) == ("device", None)
+    with pytest.raises(
+        ConfigurationError, match=r'\[models.a\]: local = ".*y.gguf" cannot be used with verify'
+    ):
+        served("verify = 'x.gguf'\n[models.a]\nlocal = 'y.gguf'", device())
 
 
 @pytest.mark.parametrize(
