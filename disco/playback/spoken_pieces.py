@@ -19,8 +19,9 @@ LONGEST_CHARS: Final = 400
 LEAST_CLAUSE: Final = 24
 """The first part of a sentence goes ahead of the rest from this length on, in letters: about 1.5 seconds of speech."""
 
-_FENCE = re.compile(r"^[^\S\n]{0,3}(?:```|~~~)[^\n]*\n", re.MULTILINE)
-_BEGUN_FENCE = re.compile(r"^[^\S\n]{0,3}(?:```|~~~)[^\n]*\Z", re.MULTILINE)  # its line is not complete
+# Within a list it is indented, by any number of spaces. Code within a line ("```x = 1```") has more backticks behind.
+_FENCE = re.compile(r"^[^\S\n]*(?:```+[^`\n]*|~~~[^\n]*)\n", re.MULTILINE)
+_BEGUN_FENCE = re.compile(r"^[^\S\n]*(?:```+[^`\n]*|~~~[^\n]*)\Z", re.MULTILINE)  # its line is not complete
 _CLAUSE_END = re.compile(r"[,;:–—](?=\s)|[，、；：]")
 _BEHIND = re.compile(r"[\s\"'“‘«(\[{„]*")
 # "3. Oktober" goes on, "3. Options" does not: that depends on the whole word behind it.
