@@ -175,10 +175,12 @@ def load_config(path: Path) -> ConfigFile:
         ConfigurationError: it cannot be read, is no TOML, or has a mistake; the message names file, table and key.
     """
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigurationError(f"--config {path} cannot be read: {error.strerror or error}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:  # PowerShell 5 writes UTF-16 with ">"
+        raise ConfigurationError(f"--config {path} is no UTF-8 text. Save it as UTF-8.") from error
+    except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"--config {path} is not valid TOML: {error}.") from error
     try:
         return ConfigFile.model_validate(values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,7 @@ __all__ = ["ModelSettings", "config_values"]
 # Keys whose option has another name.
 _OPTIONS: Final = {"max_body_mib": "max_body", "grace_s": "grace", "context_tokens": "context"}
 _FILES: Final = ("key_file", "record", "histories", "verify", "layers")
+_KEY: Final = re.compile("[!-~]+")  # what a header can carry
 _NO_KEY: Final = "none"  # what is sent to a server on this machine that checks no key
 
 
@@ -208,7 +210,7 @@ def _key(base_url: str, table: ModelTable | ServerTable, where: str, folder: Pat
             raise ConfigurationError(
                 f"{where} key_env: the environment variable {table.key_env} is not set. Set it to the server's key."
             )
-        return key
+        return _checked_key(key, f"{where} key_env: the environment variable {table.key_env}")
     if table.key_file is not None:
         path = Path(_file(folder, table.key_file))
         try:
@@ -218,13 +220,21 @@ def _key(base_url: str, table: ModelTable | ServerTable, where: str, folder: Pat
             raise ConfigurationError(f"{where} key_file: {path} cannot be read: {why}.") from error
         if not key:
             raise ConfigurationError(f"{where} key_file: {path} is empty. Put the key into it.")
-        return key
+        return _checked_key(key, f"{where} key_file: {path}")
     if not is_loopback(urlsplit(base_url).hostname or ""):
         raise ConfigurationError(
             f"{where} has no key for its server. Name the environment variable that holds it with key_env, or a file "
             "with key_file (any text in it if the server checks none)."
         )
     return _NO_KEY
+
+
+def _checked_key(key: str, source: str) -> str:
+    if not _KEY.fullmatch(key):
+        raise ConfigurationError(
+            f"{source} holds more than a key, which is one word of ASCII characters. Leave the rest out."
+        )
+    return key
 
 
 def _file(folder: Path, name: str) -> str:

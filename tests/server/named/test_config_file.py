@@ -23,6 +23,7 @@ SERVER = 'base_url = "https://api.example.com/v1"\n'
 def settled(tmp_path, monkeypatch):
     """The settled options of a file's text, and of what else stands on the command line."""
     monkeypatch.setenv("THE_KEY", SECRET)
+    monkeypatch.setenv("TWO_WORDS", f"OPENAI_API_KEY={SECRET}\nx")
 
     def settle(text: str, *given: str):
         (tmp_path / "disco.toml").write_text(text, encoding="utf-8")
@@ -125,6 +126,7 @@ MISTAKES = [
     (WITH + 'key_env = "NOT_SET_HERE"', r"\[models.big\] key_env: the environment variable NOT_SET_HERE is not set"),
     (WITH + 'key_env = "THE_KEY"\nkey_file = "x"', "has key_env and key_file"),
     (WITH + 'key_file = "no-such-file"', r"\[models.big\] key_file: .*no-such-file cannot be read"),
+    (WITH + 'key_env = "TWO_WORDS"', r"\[models.big\] key_env: .* TWO_WORDS holds more than a key"),
     (WITH, r"\[models.big\] has no key for its server.*key_env"),
     (f'[models.big]\nbase_url = "https://me:{SECRET}@example.com/v1"', "holds a password, .*key_env"),
     (f'[models.big]\nbase_url = "https://example.com/v1?k={SECRET}"', r"without \? and #"),
@@ -172,6 +174,14 @@ def test_the_example_is_a_file_that_can_be_used(settled, monkeypatch, capsys):
     assert len(settled(more).models["big"].backups) == 1
     assert settled(more).record is not None
     assert load_config(serve_command.EXAMPLE).default == "fast"
+
+
+def test_a_file_of_windows_is_read_or_told_to_be_saved_anew(tmp_path):
+    (tmp_path / "disco.toml").write_text("port = 1\r\n", encoding="utf-8-sig")
+    assert load_config(tmp_path / "disco.toml").port == 1
+    (tmp_path / "disco.toml").write_text("port = 1", encoding="utf-16")
+    with pytest.raises(ConfigurationError, match=r"disco\.toml is no UTF-8 text\. Save it as UTF-8"):
+        load_config(tmp_path / "disco.toml")
 
 
 @pytest.mark.parametrize(
