@@ -27,22 +27,26 @@ class Rates:
         cached_share: share of `cost_in` that a cached prompt token costs: 0 on a device, which spends no energy on
             it; 1 for a server that bills it in full.
         basis: how far the price is known.
+        cost_cache_write: besides `cost_in`, per prompt token that the server writes into its cache. A server's usage
+            often does not say how many these were, so only budgets count it (`most`).
     """
 
     cost_in: float = 0.0
     cost_out: float = 0.0
     cached_share: float = 1.0
     basis: PriceBasis = "given"
+    cost_cache_write: float = 0.0
 
     def __post_init__(self) -> None:
         # Written so that NaN fails, too.
-        if not (0 <= self.cost_in < math.inf and 0 <= self.cost_out < math.inf):
+        costs = self.cost_in, self.cost_out, self.cost_cache_write
+        if not all(0 <= cost < math.inf for cost in costs):
             raise ValueError(f"costs per token must be finite and not negative: {self!r}")
         if not 0 <= self.cached_share <= 1:
             raise ValueError(f"cached_share must lie between 0 and 1, not at {self.cached_share}")
 
     def cost(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> float:
-        """Return what these tokens cost; `cached_tokens` are part of `prompt_tokens`.
+        """Return what these tokens cost, none of them written into a cache.
 
         Args:
             prompt_tokens: tokens of the prompt, cached ones included.
@@ -53,3 +57,14 @@ class Rates:
         return (
             self.cost_in * (computed + self.cached_share * cached_tokens) + self.cost_out * completion_tokens
         )
+
+    def most(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> float:
+        """Return the most that these tokens can cost: with every computed one of the prompt written into a cache.
+
+        Args:
+            prompt_tokens: tokens of the prompt, cached ones included.
+            completion_tokens: tokens generated.
+            cached_tokens: tokens of the prompt that were read from the cache.
+        """
+        written = self.cost_cache_write * (prompt_tokens - cached_tokens)
+        return self.cost(prompt_tokens, completion_tokens, cached_tokens) + written

@@ -21,6 +21,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from disco.profiles.price_lookup import spellings
+
 OUT = Path(__file__).parent / "prices.toml"
 HEADER = """\
 # What models cost, in USD per million tokens. Written by profiles/derive_prices.py; do not edit.
@@ -65,8 +67,8 @@ PROVIDERS = (
         ("api.openai.com",),
         "https://developers.openai.com/api/docs/pricing",
         words("""
-            gpt-6-astra gpt-6.1-sol gpt-6.1-terra gpt-6-sol gpt-6-luna gpt-5.6-sol gpt-5.6-terra gpt-5.6-luna gpt-5.5
-            gpt-5.4 gpt-5.4-mini gpt-5.4-nano gpt-5.2 gpt-5.1 gpt-5 gpt-5-mini gpt-5-nano chat-latest gpt-4.1
+            gpt-6-astra gpt-6.1-sol gpt-6.1-terra gpt-6-sol gpt-6-luna gpt-5.6 gpt-5.6-sol gpt-5.6-terra gpt-5.6-luna
+            gpt-5.5 gpt-5.4 gpt-5.4-mini gpt-5.4-nano gpt-5.2 gpt-5.1 gpt-5 gpt-5-mini gpt-5-nano chat-latest gpt-4.1
             gpt-4.1-mini gpt-4o gpt-4o-mini o3 ft:gpt-4.1-2025-04-14 ft:gpt-4.1-mini-2025-04-14 ft:gpt-4o-2024-08-06
             ft:gpt-4o-mini-2024-07-18
         """),
@@ -78,7 +80,8 @@ PROVIDERS = (
         "https://claude.com/pricing#api",
         words("""
             claude-fable-5-1 claude-opus-5-5 claude-sonnet-5-5 claude-haiku-5-5 claude-fable-5 claude-opus-5
-            claude-sonnet-5 claude-opus-4-8 claude-opus-4-6 claude-sonnet-4-6 claude-sonnet-4-5 claude-haiku-4-5
+            claude-sonnet-5 claude-opus-4-8 claude-opus-4-7 claude-opus-4-6 claude-opus-4-5 claude-sonnet-4-6
+            claude-sonnet-4-5 claude-haiku-4-5
         """),
         other="anthropic",
     ),
@@ -88,7 +91,8 @@ PROVIDERS = (
         "https://ai.google.dev/gemini-api/docs/pricing",
         words("""
             gemini-4-argon gemini-4-hydrogen gemini-3.8-flash gemini-3.7-flash gemini-3.5-flash gemini-3.5-flash-lite
-            gemini-3.1-pro-preview gemini-3.1-flash-lite gemini-2.5-pro gemini-2.5-flash gemini-2.5-flash-lite
+            gemini-3.6-flash gemini-3-flash-preview gemini-3.1-pro-preview gemini-3.1-flash-lite gemini-2.5-pro
+            gemini-2.5-flash gemini-2.5-flash-lite
             gemini-pro-latest gemini-flash-latest gemini-flash-lite-latest
         """),
         prefix="gemini/",
@@ -203,8 +207,9 @@ PROVIDERS = (
         ("*.openai.azure.com", "*.cognitiveservices.azure.com", "*.services.ai.azure.com"),
         "https://azure.microsoft.com/en-us/pricing/details/azure-openai/",
         words("""
-            gpt-6-astra gpt-6.1-sol gpt-6.1-terra gpt-6-luna gpt-5.5 gpt-5.4 gpt-5.4-mini gpt-5.4-nano gpt-5 gpt-5-mini
-            gpt-5-nano gpt-4.1 gpt-4.1-mini gpt-4.1-nano gpt-4o gpt-4o-mini
+            gpt-6-astra gpt-6.1-sol gpt-6.1-terra gpt-6-sol gpt-6-luna gpt-5.6 gpt-5.6-sol gpt-5.6-terra gpt-5.6-luna
+            gpt-5.5 gpt-5.4 gpt-5.4-mini gpt-5.4-nano gpt-5.2 gpt-5.1 gpt-5 gpt-5-mini gpt-5-nano gpt-4.1 gpt-4.1-mini
+            gpt-4.1-nano gpt-4o gpt-4o-2024-05-13 gpt-4o-mini
         """),
         prefix="azure/",
         other="azure",
@@ -217,7 +222,7 @@ OPENROUTER = Provider(
     words("""
         openai/gpt-6-astra openai/gpt-6.1-sol openai/gpt-6.1-terra openai/gpt-6-luna openai/gpt-5.5 openai/gpt-5.4
         openai/gpt-5.4-mini openai/gpt-5.4-nano openai/gpt-5-mini openai/gpt-5-nano openai/gpt-4.1 openai/gpt-4.1-mini
-        openai/gpt-4o openai/gpt-4o-mini anthropic/claude-fable-5.1 anthropic/claude-opus-5.5
+        openai/gpt-4o openai/gpt-4o-2024-05-13 openai/gpt-4o-mini anthropic/claude-fable-5.1 anthropic/claude-opus-5.5
         anthropic/claude-sonnet-5.5 anthropic/claude-haiku-5.5 anthropic/claude-sonnet-4.6 anthropic/claude-haiku-4.5
         google/gemini-4-argon google/gemini-3.8-flash google/gemini-3.5-flash google/gemini-3.5-flash-lite
         google/gemini-2.5-pro google/gemini-2.5-flash x-ai/grok-4.7 x-ai/grok-4.6 z-ai/glm-5.3 z-ai/glm-5.3-flash
@@ -271,6 +276,8 @@ def main() -> int:
             tally["entries"] += 1
             inside = ", ".join(f"{key} = {value}" for key, value in numbers.items())
             lines.append(f'"{name}" = {{ {inside} }}')
+        for name in odd_snapshots(provider, listed, arguments.date):
+            sys.stderr.write(f"{provider.key}: {name} costs otherwise than the model it would be found as\n")
     arguments.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
     sys.stdout.write(f"{arguments.out}: {', '.join(f'{n} {what}' for what, n in tally.items())}\n")
     return 0
@@ -282,9 +289,8 @@ def priced(provider: Provider, name: str, entry: Mapping[str, Any] | None, date:
     if entry is None:
         sys.stderr.write(f"{what} is not in the first source\n")
         return None
-    retired = entry.get("deprecation_date")
-    if retired is not None and dt.date.fromisoformat(retired) <= date:
-        sys.stderr.write(f"{what} was retired on {retired}\n")
+    if is_retired(entry, date):
+        sys.stderr.write(f"{what} was retired on {entry['deprecation_date']}\n")
         return None
     up_to = next((int(found[1]) * 1000 for key in entry if (found := ABOVE.match(key))), None)
     tiers = entry.get("tiered_pricing")
@@ -297,6 +303,25 @@ def priced(provider: Provider, name: str, entry: Mapping[str, Any] | None, date:
         (entry.get("cache_creation_input_token_cost") or 0) * 1e6,
         up_to,
     )
+
+
+def odd_snapshots(provider: Provider, listed: Mapping[str, Any], date: dt.date) -> Iterator[str]:
+    """Yield names that the table would price as another name of the provider's, at a price that is not theirs."""
+    for key, entry in listed.items():
+        name = key.removeprefix(provider.prefix)
+        as_name = next((one for one in spellings(name) if one in provider.names), name)
+        if as_name == name or not key.startswith(provider.prefix) or is_retired(entry, date):
+            continue
+        base = listed.get(provider.prefix + as_name, {})
+        costs = [(entry.get(key), base.get(key)) for key in ("input_cost_per_token", "output_cost_per_token")]
+        if any(None not in pair and pair[0] != pair[1] for pair in costs):
+            yield name
+
+
+def is_retired(entry: Mapping[str, Any], date: dt.date) -> bool:
+    """Return whether a model was retired by a day."""
+    retired = entry.get("deprecation_date")
+    return retired is not None and dt.date.fromisoformat(retired) <= date
 
 
 def numbers_of(read: float, written: float, cached: float, cache_write: float, up_to: int | None) -> Numbers:

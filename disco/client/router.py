@@ -24,6 +24,7 @@ from disco.client.endpoint_catalog.local_servers import LocalServer
 from disco.client.endpoint_catalog.observed.told_ttft import ToldTtft
 from disco.client.endpoint_catalog.pairs import Speculate, drafting_of, questions
 from disco.client.endpoint_catalog.plugged import Plugin
+from disco.client.endpoint_catalog.pricing import check_known
 from disco.client.learnt.learnt_state import LearntState, store_in
 from disco.client.live_driver import LiveSession
 from disco.client.planning import PlanningView, as_asked, passes_on, prepare, with_heir_prompts
@@ -40,7 +41,6 @@ from disco.dispatch.eligibility import is_within
 from disco.dispatch.presets import with_limits
 from disco.endpoints.background_tasks import BackgroundTasks
 from disco.endpoints.contract import Endpoint
-from disco.errors import ConfigurationError
 from disco.judging import HistoryStore, store_of
 from disco.profiles import DeviceProfile, ServerProfile
 from disco.rates import PriceChoice
@@ -272,7 +272,7 @@ class Router:
             self.catalog.candidate(m, model, preset, can, power) for m, can in zip(members, able, strict=True)
         ]
         watch = self.health.watch({m.name: m.identity for m in members}, model)
-        reservation = self._reservation(preset, request, features, within, candidates, created_s - now)
+        reservation = self._reservation(preset, request, features, candidates, created_s - now)
         view = PlanningView(
             candidates=candidates,
             served={c.name: can.features for c, can in zip(candidates, able, strict=True)},
@@ -350,7 +350,6 @@ class Router:
         preset: Preset,
         request: Request,
         features: Features,
-        within: Sequence[CatalogEntry],
         candidates: Sequence[Candidate],
         offset_s: float,
     ) -> BudgetReservation | None:
@@ -366,13 +365,7 @@ class Router:
         if not limits:
             return None
         if any(limit.unit == "usd" for limit in limits):
-            for model in self.catalog.pricing.unknown.intersection(
-                m.asked_for(request.model) for m in within
-            ):
-                raise ConfigurationError(
-                    f"server_usd needs the price of the server's model {model!r}, which is in no price table. Pass "
-                    "price=(usd_per_million_in, usd_per_million_out), or give the budget as server_tokens."
-                )
+            check_known(c for c in candidates if is_within(c.reach, features.reach))
         choices = request.params.get("n")
         strict = "reserved" in (self.preset.limits.unreported, preset.limits.unreported)
         return BudgetReservation(

@@ -168,7 +168,7 @@ class BudgetReservation:
                 units = share.prompt_tokens + share.completion_tokens
             else:
                 cached = min(share.cached_tokens, share.prompt_tokens)
-                units = counter.units(payer.rates.cost(share.prompt_tokens, share.completion_tokens, cached))
+                units = counter.units(payer.rates.most(share.prompt_tokens, share.completion_tokens, cached))
             if is_sent and not reported and self.unreported == "reserved" and payer.place == "server":
                 units = max(units, reserved)
             counter.settle(ticket, units, now + self.offset_s)
@@ -297,7 +297,7 @@ class BudgetReservation:
         if payer.drafts:
             if counter.limit.unit == "tokens":
                 return prompt + drafts
-            return counter.units(payer.rates.cost(prompt, drafts))
+            return counter.units(payer.rates.most(prompt, drafts))
         prompt += proof[0]
         answer = drafts + self.choices * (
             written + math.ceil(len(prefix.withheld) / _WITHHELD_CHARS_PER_TOKEN)
@@ -305,7 +305,7 @@ class BudgetReservation:
         answer += proof[1]
         if counter.limit.unit == "tokens":
             return prompt + answer
-        return counter.units(payer.rates.cost(prompt, answer))
+        return counter.units(payer.rates.most(prompt, answer))
 
     def _affordable(
         self, counter: WindowCounter, payer: Payer, prefix: Prefix, proof: tuple[int, int], now: float

@@ -103,4 +103,5 @@ def server_rates(price: Price, *, cached_share: float | None = None, basis: Pric
         basis: how far the price is known.
     """
     share = price.cached_share if cached_share is None else cached_share
-    return Rates(price.usd_per_mtok_in / 1e6, price.usd_per_mtok_out / 1e6, share, basis)
+    written = max(0.0, (price.usd_per_mtok_cache_write or 0.0) - price.usd_per_mtok_in)
+    return Rates(price.usd_per_mtok_in / 1e6, price.usd_per_mtok_out / 1e6, share, basis, written / 1e6)

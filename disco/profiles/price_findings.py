@@ -49,7 +49,9 @@ def look_up(tables: PriceTables, model: str, host: str | None, today: dt.date) -
             "name of `disco prices`; or add the model to your prices.toml.",
         )
     days = found.age_days(today)
-    age = "today" if days == 0 else f"{days} day{'' if days == 1 else 's'} ago"
+    age = (
+        "today" if days == 0 else f"{days} day{'' if days == 1 else 's'} ago" if days > 0 else "a day to come"
+    )
     by = "at any server" if found.provider is None else f"of {found.provider}"
     text = f"Listed as {found.model!r} {by} on {found.date}, {age}."
     remedies = []

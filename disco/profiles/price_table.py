@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Mapping
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from disco.profiles.profile_types import NonNegative, Strict
 
 __all__ = ["Price", "PriceTable", "ProviderPrices"]
+
+# A host's name, an IPv4 address, or an IPv6 address as URLs have it, without the brackets.
+_HOST: Final = re.compile(r"(?:\*\.)?[\w-]+(?:\.[\w-]+)*|[\da-fA-F:]+:[\da-fA-F:.]*")
 
 
 class Price(Strict):
@@ -52,7 +56,7 @@ class ProviderPrices(Strict):
     """The prices of one provider.
 
     Attributes:
-        hosts: the hosts of its API, in small letters; "*.example.com" stands for every host under example.com.
+        hosts: the hosts of its API; "*.example.com" stands for every host under example.com.
         date: the day the prices were valid; None: the table's.
         source: where they come from; None: the table's.
         models: price by model name, as the provider's API takes it.
@@ -62,6 +66,14 @@ class ProviderPrices(Strict):
     date: dt.date | None = None
     source: str | None = None
     models: Mapping[str, Price]
+
+    @field_validator("hosts")
+    @classmethod
+    def _hosts_are_names(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
+        for host in hosts:
+            if not _HOST.fullmatch(host):
+                raise ValueError(f"give its name alone, such as llm.example.org, not {host!r}")
+        return tuple(host.lower() for host in hosts)
 
     def is_at(self, host: str) -> bool:
         """Return whether its API is at this host."""

@@ -131,7 +131,15 @@ def load_prices(path: str | os.PathLike[str] | None = None) -> PriceTables:
         path = next((own for folder in _own() if (own := folder / f"{_PRICES}.toml").is_file()), None)
         if path is None:
             return PriceTables(shipped)
-    return PriceTables((_prices(Path(path).expanduser()), *shipped), own=1)
+    mine = _prices(Path(path).expanduser())
+    known = {name for table in shipped for name, one in table.providers.items() if one.hosts}
+    for name, section in mine.providers.items():
+        if not section.hosts and name not in known:
+            raise ConfigurationError(
+                f"price file {path}: [providers.{name}] has no hosts, so no server is at its prices. Add "
+                'hosts = ["llm.example.org"] with the host of its API, or put the models under [models].'
+            )
+    return PriceTables((mine, *shipped), own=1)
 
 
 def load_paper_prices() -> PriceTables:

@@ -152,6 +152,17 @@ async def test_money_needs_a_price():
     assert spent == pytest.approx(12 * 0.15e-6 + 4 * 0.6e-6)
 
 
+async def test_money_holds_where_the_server_charges_more_for_input_that_it_caches():
+    """How much that was it does not say, so a budget counts all of it at that price; the ledger does not."""
+    _, one = paid(reply(), usd=0.5, price="openai/gpt-6.1-sol")  # 2 USD in, 2.5 into the cache, 10 out
+    async with one:
+        route = (await create(one, max_tokens=100)).route
+    (spent,) = route.budget.values()
+    assert route.cost == pytest.approx(12 * 2e-6 + 4 * 10e-6)
+    assert spent["spent"] == pytest.approx(12 * 2.5e-6 + 4 * 10e-6)
+    assert spent["reserved"] > 128 * 2.5e-6 + 100 * 10e-6  # of the prompt, an upper bound
+
+
 def test_a_budget_takes_the_place_of_the_presets():
     policy = Preset(limits={"server_tokens": 10, "server_usd": 2.0, "window_s": 60})
     limits = AsyncDisco(local=here(), policy=policy, budget={"server_usd": 1.0}).router.preset.limits

@@ -69,6 +69,7 @@ def test_every_shipped_price_has_a_day_a_source_and_a_licence_and_none_is_free()
         ("openai/gpt-4o-mini", "openrouter.ai", ("openai/gpt-4o-mini", "openrouter", "server")),
         ("gpt-4o-mini", "openrouter.ai", None),  # the server knows no such name
         ("gpt-4o", "mine.openai.azure.com", ("gpt-4o", "azure", "server")),
+        ("gpt-4o-2024-05-13", "mine.openai.azure.com", ("gpt-4o-2024-05-13", "azure", "server")),  # is dearer
         ("gpt-4o", "MINE.openai.azure.com", ("gpt-4o", "azure", "server")),
         ("our-deployment", "mine.openai.azure.com", None),
         ("mistral-large-2402", "api.mistral.ai", None),  # was 16 times as dear as mistral-large-latest
@@ -128,6 +129,39 @@ def test_the_users_own_price_holds_at_every_server_unless_it_names_one(tmp_path)
     # A section without hosts adds to the provider of that name.
     assert prices.find("azure/ours-too").price == price(3, 4)
     assert prices.find("ours-too", "mine.openai.azure.com").price == price(3, 4)
+
+
+@pytest.mark.parametrize(
+    ("section", "says"),
+    [
+        ("[providers.mine.models]", r'\[providers.mine\] has no hosts.*hosts = \["llm.example.org"\]'),
+        (
+            '[providers.p]\nhosts = ["https://llm.example.org/v1"]\n[providers.p.models]',
+            "hosts: give its name alone",
+        ),
+        (
+            '[providers.p]\nhosts = ["llm.example.org:8080"]\n[providers.p.models]',
+            "hosts: give its name alone",
+        ),
+    ],
+)
+def test_a_section_that_would_hold_at_no_server_is_refused(tmp_path, section, says):
+    own = tmp_path / "prices.toml"
+    own.write_text(
+        f'kind = "prices"\ndate = 2026-12-01\nsource = "me"\n{section}\n'
+        "m = { usd_per_mtok_in = 1, usd_per_mtok_out = 2 }\n"
+    )
+    with pytest.raises(ConfigurationError, match=says):
+        load_prices(own)
+
+
+def test_a_host_may_be_written_in_capitals_and_be_an_address():
+    hosts = ("LLM.example.org", "192.168.0.7", "fd00::1", "localhost", "*.Example.com")
+    section = ProviderPrices(hosts=hosts, models={"m": price(1, 2)})
+    assert all(
+        map(section.is_at, ("llm.example.org", "192.168.0.7", "fd00::1", "localhost", "a.example.com"))
+    )
+    assert not section.is_at("example.com")
 
 
 def test_a_price_is_stale_by_the_day_of_its_own_section():

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
+from disco.candidate import Candidate
 from disco.client.endpoint_catalog.tiers import PRICE_FORM
 from disco.cost import server_rates
 from disco.errors import ConfigurationError
@@ -13,7 +14,7 @@ from disco.profiles import STALE_AFTER_DAYS, Price, PriceTables, basis_of, load_
 from disco.rates import PriceChoice, Rates
 from disco.telemetry.log_lines import LOG
 
-__all__ = ["ASSUMED", "Pricing", "price_of"]
+__all__ = ["ASSUMED", "Pricing", "check_known", "price_of"]
 
 ASSUMED: Final = "openai/gpt-4o-mini"
 """Its price is assumed for a model that is in no price table."""
@@ -41,17 +42,29 @@ def price_of(choice: PriceChoice | None) -> Price | str | None:
         raise ConfigurationError(f"price must be {PRICE_FORM}; not {choice!r}.") from None
 
 
+def check_known(candidates: Iterable[Candidate]) -> None:
+    """Check that no price is only assumed, for a budget in USD.
+
+    Raises:
+        ConfigurationError: one is; the message names the endpoint.
+    """
+    for payer in (payer for candidate in candidates for payer in candidate.payers):
+        if payer.rates.basis == "assumed":
+            raise ConfigurationError(
+                f"server_usd needs the price of the model of endpoint {payer.name!r}, which is in no price table. Pass "
+                "price=(usd_per_million_in, usd_per_million_out), or give the budget as server_tokens."
+            )
+
+
 class Pricing:
-    """The prices of one client's servers. Mutable: `unknown`.
+    """The prices of one client's servers.
 
     Attributes:
         tables: the user's prices and the shipped ones.
-        unknown: models that are in no table, so that their price is assumed.
     """
 
     def __init__(self, tables: PriceTables, today: Callable[[], dt.date] = dt.date.today) -> None:
         self.tables = tables
-        self.unknown: set[str] = set()
         self._today = today
 
     def knows(self, model: str, host: str | None) -> bool:
@@ -72,7 +85,6 @@ class Pricing:
         found = self.tables.find(model, host) if choice is None else self.tables.find(choice)
         basis = basis_of(found, today)
         if found is None:
-            self.unknown.add(model)
             LOG.warning(
                 "No price is known for the model %r. Costs are counted at the price of %s until you pass "
                 "price=(usd_per_million_in, usd_per_million_out), (0, 0) if it costs nothing, or add it to your "

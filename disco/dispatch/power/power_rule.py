@@ -169,6 +169,7 @@ def with_traffic(candidate: Candidate, usd_per_mb: float) -> Candidate:
             rates.cost_out + usd_per_mb * BYTES_PER_ANSWER_TOKEN / _MB,
             rates.cached_share,
             rates.basis,
+            rates.cost_cache_write,
         ),
         parts=candidate.parts or (Payer(candidate.name, candidate.place, rates),),
     )
