@@ -23,7 +23,10 @@ __all__ = ["LEAD_S", "SentencePlayback", "playback_for"]
 LEAD_S: Final = 1.0
 """A speech engine needs about so long to prepare a sentence, s."""
 
-_AHEAD_CHARS: Final = 64  # of the text behind the gate, enough to tell whether a sentence ends before it
+_AHEAD_CHARS: Final = (
+    64  # of the text behind a piece or the gate, enough to tell whether a sentence ends before it
+)
+_READ_CHARS: Final = LONGEST_CHARS + _AHEAD_CHARS
 _AT_ONCE = float("-inf")
 _NEVER = float("inf")
 _EMPTY: Final = (DeltaKind.ROLE, DeltaKind.TEXT)  # without text, these may come inside a sentence
@@ -52,7 +55,7 @@ class SentencePlayback(Playback):
         """Take `delta` from generation at `now`, s; see `Playback.push`."""
         super().push(now, delta)
         self._next = None
-        if self.released_chars == 0:
+        if self.released_chars == 0 and self._tokens_pushed > 0:
             self._text_started_at = now  # the listener begins no earlier than now
 
     def retract(self, position: int) -> list[Delta]:
@@ -98,12 +101,16 @@ class SentencePlayback(Playback):
         assert pace is not None
         if not queue[0].chars:
             return queue[0].arrived_at, 0
-        parts, is_all = [], self._ended
+        parts, chars, is_all = [], 0, self._ended
         for item in queue:
+            if chars > _READ_CHARS:  # of a long queue, only the beginning is read for each piece
+                is_all = False
+                break
             if not item.chars and item.delta.kind not in _EMPTY:
                 is_all = True
                 break
             parts.append(item.delta.text[item.offset :])
+            chars += len(parts[-1])
         text = "".join(parts)
         ahead = (
             "" if is_all or self._gate is None else "".join(d.text for d in self._gate.behind)[:_AHEAD_CHARS]

@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from disco.events import Delta, DeltaKind
-from disco.playback import Pace, Playback, SentencePlayback, last_sentence_end, playback_for
+from disco.playback import (
+    Pace,
+    Playback,
+    SentencePlayback,
+    last_sentence_end,
+    playback_for,
+    sentence_playback,
+)
 from disco.playback.reader_metrics import silences_s
 from disco.playback.sentence_playback import LEAD_S
 from disco.playback.spoken_pieces import LONGEST_CHARS, clause_end, ends_in_fence, piece_ends, word_end
@@ -130,6 +137,25 @@ def test_while_text_is_banked_a_sentence_leaves_just_before_the_voice_reaches_it
     assert playback.next_at is None
 
 
+def test_however_much_is_banked_only_the_beginning_is_read_for_a_piece(monkeypatch):
+    """Otherwise the work for each token grows with the text in hand."""
+    read = []
+
+    def ends(text: str, *rest, **more) -> list[int]:
+        read.append(len(text))
+        return piece_ends(text, *rest, **more)
+
+    monkeypatch.setattr(sentence_playback, "piece_ends", ends)
+    text = "It is so, and it goes on. " * 60
+    assert "".join(texts(play(text, tps=1e3, banking=True))) == text
+    assert max(read) < 2 * LONGEST_CHARS
+
+
+def test_code_within_a_line_opens_no_block():
+    text = "Write this. ```x = 1``` is code.\nIt is so. And so on. "
+    assert texts(play(text))[:3] == ["Write this.", " ```x = 1``` is code.", "\nIt is so."]
+
+
 def test_one_delta_for_each_sentence_with_all_tokens_and_ids_and_the_first_ones_chunk():
     playback = SentencePlayback(PACE)
     for number, token in enumerate(("Yes", ".", " No", ". ", "So")):
@@ -164,7 +190,8 @@ def test_the_text_behind_a_gate_tells_where_a_sentence_ends():
 
 def test_the_slack_is_what_the_voice_has_to_speak():
     playback = SentencePlayback(PACE)
-    assert playback.slack_s(0.0) == 0.0
+    playback.push(0.0, Delta("", kind=DeltaKind.ROLE))
+    assert playback.slack_s(0.5) == 0.0
     for token in tokens_of("One two three. Four"):
         playback.push(1.0, Delta(token))
     playback.release(1.0)
