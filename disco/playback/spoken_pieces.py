@@ -19,10 +19,10 @@ LONGEST_CHARS: Final = 400
 LEAST_CLAUSE: Final = 24
 """The first part of a sentence goes ahead of the rest from this length on, in letters: about 1.5 seconds of speech."""
 
-# A line of code may begin with three backticks, too; then it has more of them behind ("```x = 1```").
-_FENCE = re.compile(r"^[^\S\n]{0,3}(?:```+[^`\n]*|~~~[^\n]*)\n", re.MULTILINE)
+# Within a list it is indented, by any number of spaces. Code within a line ("```x = 1```") has more backticks behind.
+_FENCE = re.compile(r"^[^\S\n]*(?:```+[^`\n]*|~~~[^\n]*)\n", re.MULTILINE)
 _BEGUN_FENCE = re.compile(
-    r"^[^\S\n]{0,3}(?:```+[^`\n]*|~~~[^\n]*)\Z", re.MULTILINE
+    r"^[^\S\n]*(?:```+[^`\n]*|~~~[^\n]*)\Z", re.MULTILINE
 )  # its line is not complete
 _CLAUSE_END = re.compile(r"[,;:–—](?=\s)|[，、；：]")
 _BEHIND = re.compile(r"[\s\"'“‘«(\[{„]*")

@@ -372,7 +372,10 @@ def ladders(draw: st.DrawFn) -> dict[str, Any]:
             for name in judged
         },
         "display": draw(st.sampled_from(["whole", "guard"])),
-        "pace": draw(st.none() | st.floats(3.0, 60.0).map(lambda tps: Pace(tps=tps))),
+        "pace": draw(
+            st.none()
+            | st.builds(Pace, tps=st.floats(3.0, 60.0), release=st.sampled_from(["word", "sentence"]))
+        ),
         "streams": draw(st.booleans()),
         "timeouts": draw(st.sampled_from([Timeouts(), Timeouts(gap_s=1.0), Timeouts(total_s=3.0)])),
         "max_retries": draw(st.integers(0, 2)),
