@@ -21,9 +21,7 @@ LEAST_CLAUSE: Final = 24
 
 # Within a list it is indented, by any number of spaces. Code within a line ("```x = 1```") has more backticks behind.
 _FENCE = re.compile(r"^[^\S\n]*(?:```+[^`\n]*|~~~[^\n]*)\n", re.MULTILINE)
-_BEGUN_FENCE = re.compile(
-    r"^[^\S\n]*(?:```+[^`\n]*|~~~[^\n]*)\Z", re.MULTILINE
-)  # its line is not complete
+_BEGUN_FENCE = re.compile(r"^[^\S\n]*(?:```+[^`\n]*|~~~[^\n]*)\Z", re.MULTILINE)  # its line is not complete
 _CLAUSE_END = re.compile(r"[,;:–—](?=\s)|[，、；：]")
 _BEHIND = re.compile(r"[\s\"'“‘«(\[{„]*")
 # "3. Oktober" goes on, "3. Options" does not: that depends on the whole word behind it.

@@ -151,6 +151,12 @@ def test_however_much_is_banked_only_the_beginning_is_read_for_a_piece(monkeypat
     assert max(read) < 2 * LONGEST_CHARS
 
 
+def test_a_block_within_a_list_is_one_piece_however_far_it_is_indented():
+    text = "1. Do this:\n\n    ```sh\n    ls. Go. On\n    ```\n\n2. It is so. And so on. "
+    pieces = [piece.strip() for piece in texts(play(text))]
+    assert pieces == ["1. Do this:", "```sh\n    ls. Go. On\n    ```", "2. It is so.", "And so on."]
+
+
 def test_code_within_a_line_opens_no_block():
     text = "Write this. ```x = 1``` is code.\nIt is so. And so on. "
     assert texts(play(text))[:3] == ["Write this.", " ```x = 1``` is code.", "\nIt is so."]
