@@ -3,7 +3,7 @@
 from disco.profiles.adaptive_rolling import AdaptiveRolling
 from disco.profiles.length_distribution import Lengths
 from disco.profiles.line_fit import LinearFit, RollingLine, fit_line
-from disco.profiles.price_lookup import STALE_AFTER_DAYS, KnownPrice, PriceTables, basis_of
+from disco.profiles.price_lookup import ASSUMED, STALE_AFTER_DAYS, KnownPrice, PriceTables, basis_of
 from disco.profiles.price_table import Price, PriceTable, ProviderPrices
 from disco.profiles.profile_store import (
     available_profiles,
@@ -31,6 +31,7 @@ from disco.profiles.told_times import trust, with_told
 from disco.profiles.upper_tail import UpperTail
 
 __all__ = [
+    "ASSUMED",
     "STALE_AFTER_DAYS",
     "AdaptiveRolling",
     "DeviceProfile",

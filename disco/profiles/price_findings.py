@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import dataclass
 
-from disco.profiles.price_lookup import STALE_AFTER_DAYS, KnownPrice, PriceTables, basis_of
+from disco.profiles.price_lookup import ASSUMED, STALE_AFTER_DAYS, KnownPrice, PriceTables, basis_of
 from disco.rates import PriceBasis
 
 __all__ = ["PriceFinding", "look_up"]
@@ -44,7 +44,7 @@ def look_up(tables: PriceTables, model: str, host: str | None, today: dt.date) -
         return PriceFinding(
             basis,
             None,
-            f"No price is known for {model!r}{where}.",
+            f"No price is known for {model!r}{where}; a client counts that of {ASSUMED}.",
             'Pass price=(usd_per_million_in, usd_per_million_out), (0, 0) if it costs nothing, or price="NAME" with a '
             "name of `disco prices`; or add the model to your prices.toml.",
         )

@@ -16,7 +16,10 @@ from disco.errors import ConfigurationError, nearest
 from disco.profiles.price_table import Price, PriceTable, ProviderPrices
 from disco.rates import PriceBasis
 
-__all__ = ["STALE_AFTER_DAYS", "KnownPrice", "PriceTables", "basis_of", "spellings"]
+__all__ = ["ASSUMED", "STALE_AFTER_DAYS", "KnownPrice", "PriceTables", "basis_of", "spellings"]
+
+ASSUMED: Final = "openai/gpt-4o-mini"
+"""A client counts this model's price for a model that is in no price table."""
 
 STALE_AFTER_DAYS: Final = 180
 """A price that is older than this is stale: providers have changed most of theirs within half a year."""

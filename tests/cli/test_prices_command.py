@@ -55,7 +55,10 @@ def test_one_model_is_explained(capsys):
     assert "12.5 written to the cache" in elsewhere
     assert "Prompts of more than 272,000 tokens cost more." in elsewhere
     unknown = said(capsys, "check", "qwen3:4b", "--base-url", "http://localhost:11434/v1", status=1)
-    assert "No price is known for 'qwen3:4b' at localhost." in unknown
+    assert (
+        "No price is known for 'qwen3:4b' at localhost; a client counts that of openai/gpt-4o-mini."
+        in unknown
+    )
     assert "(0, 0) if it costs nothing" in unknown
     assert "stale: older than 180 days" in said(capsys, "check", "o1-preview", status=1)
 

@@ -20,7 +20,7 @@ from disco.playback import (
 )
 from disco.playback.reader_metrics import silences_s
 from disco.playback.sentence_playback import LEAD_S
-from disco.playback.spoken_pieces import LONGEST_CHARS, clause_end, ends_in_fence, piece_ends, word_end
+from disco.playback.spoken_pieces import LONGEST_CHARS, clause_end, ends_in_fence, piece_ends
 
 PACE = Pace(3.5, max_hold_s=2.0, release="sentence")
 SEA = "The sea is salty, e.g. from rivers. Dr. Smith says so! It has 3.5 percent of it.\nThat is all"
@@ -151,6 +151,12 @@ def test_however_much_is_banked_only_the_beginning_is_read_for_a_piece(monkeypat
     assert max(read) < 2 * LONGEST_CHARS
 
 
+def test_a_block_within_a_list_is_one_piece_however_far_it_is_indented():
+    text = "1. Do this:\n\n    ```sh\n    ls. Go. On\n    ```\n\n2. It is so. And so on. "
+    pieces = [piece.strip() for piece in texts(play(text))]
+    assert pieces == ["1. Do this:", "```sh\n    ls. Go. On\n    ```", "2. It is so.", "And so on."]
+
+
 def test_code_within_a_line_opens_no_block():
     text = "Write this. ```x = 1``` is code.\nIt is so. And so on. "
     assert texts(play(text))[:3] == ["Write this.", " ```x = 1``` is code.", "\nIt is so."]
@@ -207,18 +213,21 @@ def test_nothing_is_lost_the_order_is_kept_and_only_forced_pieces_end_inside_a_s
     assert "".join(texts(out)) == text
     assert all(later >= at for (at, _), (later, _) in pairwise(out))
     assert all(0 < len(piece) <= LONGEST_CHARS for piece in texts(out))
-    position, in_fence = 0, False
-    for piece in texts(out)[:-1]:
-        rest = text[position:]
-        whole = piece_ends(rest, in_fence=in_fence, is_all=True)
+    lengths = [len(token) for token in tokens_of(text)]
+    position, in_fence, spoken_at = 0, False, None
+    for now, delta in out[:-1]:
+        piece, rest = delta.text, text[position:]
         space = len(rest) - len(rest[len(piece) :].lstrip()) - len(piece)
-        at = {len(piece), len(piece) + space}  # the space before a word may have stayed with it
-        if at.isdisjoint(whole):
-            seen = rest[: len(piece) + space + 1]
-            forced = {clause_end(seen, in_fence=in_fence), word_end(seen, in_fence=in_fence), LONGEST_CHARS}
-            assert forced & at or piece[-1].isspace() or space or len(piece) > 60
+        ends = {len(piece), len(piece) + space}  # the space before a word may have stayed with it
+        if ends.isdisjoint(piece_ends(rest, in_fence=in_fence, is_all=True)):
+            waits = sum(lengths[: int(now * tps + 1e-6)]) - position
+            dry_at = 1 / tps if spoken_at is None else spoken_at - 1 / PACE.tps  # a token may be divided
+            clause = clause_end(rest[: len(piece) + space + 1], in_fence=in_fence) in ends
+            in_time = clause and (spoken_at is None or now >= dry_at - LEAD_S)
+            assert waits > LONGEST_CHARS or in_time or now >= dry_at + PACE.max_hold_s - 1e-6
         in_fence = ends_in_fence(piece, in_fence=in_fence)
         position += len(piece)
+        spoken_at = (now if spoken_at is None else max(now, spoken_at)) + delta.tokens / PACE.tps
 
 
 @settings(max_examples=300)

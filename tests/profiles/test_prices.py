@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from disco.errors import ConfigurationError
 from disco.profiles import Price, PriceTable, PriceTables, ProviderPrices, load_paper_prices, load_prices
+from disco.profiles.price_findings import look_up
 from disco.profiles.price_lookup import spellings
 
 SHIPPED = load_prices()
@@ -171,6 +172,13 @@ def test_a_price_is_stale_by_the_day_of_its_own_section():
     assert entry.find("m").age_days(TODAY) == 334
     assert not entry.find("m").is_stale(dt.date(2026, 6, 30))  # 180 days
     assert not entry.find("n").is_stale(TODAY)
+
+
+def test_a_day_that_is_still_to_come_is_said_to_be_one():
+    assert (
+        "on 2026-12-01, a day to come."
+        in look_up(PriceTables((table(models={"m": price(1, 2)}),)), "m", None, dt.date(2026, 11, 1)).text
+    )
 
 
 def test_the_papers_prices_are_those_it_prints_whatever_the_user_wrote():

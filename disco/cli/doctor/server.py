@@ -34,6 +34,7 @@ from disco.endpoints.openai_api.api_endpoint import OpenAIEndpoint
 from disco.endpoints.openai_api.sdk_client import PlainClient
 from disco.errors import ConfigurationError, EndpointFailure, FailureKind, nearest
 from disco.profiles import load_prices
+from disco.profiles.price_findings import look_up
 from disco.request import Request
 
 __all__ = [
@@ -251,19 +252,18 @@ def check_price(setup: Setup, facts: Facts) -> Finding | None:
     if where is None or not facts.is_reached or is_loopback(where.host):
         return None
     try:
-        found = load_prices().find(setup.model, where.host)
+        known = look_up(load_prices(), setup.model, where.host, datetime.datetime.now(tz=datetime.UTC).date())
     except ConfigurationError as error:
         what, remedy = split_message(error)
         return does_not("price", what, remedy or "Correct the file, or delete it")
     check = command("prices", "check", setup.model, "--base-url", where.shown)
-    if found is None:
-        what = f"No table has the price of {setup.model} at {where.host}: answers are counted at an assumed price."
-        return unchecked("price", what, f"In a program, price=(USD per million tokens in, out); {check}")
-    price, today = found.price, datetime.datetime.now(tz=datetime.UTC).date()
-    told = f"{price.usd_per_mtok_in:g} USD in and {price.usd_per_mtok_out:g} out per million tokens, of {found.date}"
-    if found.is_stale(today):
-        return works("price", f"{found.model}: {told}, which is {found.age_days(today)} days old.", check)
-    return works("price", f"{found.model}: {told}.")
+    if known.found is None:
+        return unchecked(
+            "price", known.text, f"In a program, price=(USD per million tokens in, out); {check}"
+        )
+    price = known.found.price
+    told = f"{price.usd_per_mtok_in:g} USD in and {price.usd_per_mtok_out:g} out per million tokens."
+    return works("price", f"{known.text} {told}", "" if known.remedy is None else check)
 
 
 def _may_ask(setup: Setup, facts: Facts) -> bool:

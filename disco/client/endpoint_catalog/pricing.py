@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterable
-from typing import Final
 
 from disco.candidate import Candidate
 from disco.client.endpoint_catalog.tiers import PRICE_FORM
 from disco.cost import server_rates
 from disco.errors import ConfigurationError
-from disco.profiles import STALE_AFTER_DAYS, Price, PriceTables, basis_of, load_prices
+from disco.profiles import ASSUMED, STALE_AFTER_DAYS, Price, PriceTables, basis_of, load_prices
 from disco.rates import PriceChoice, Rates
 from disco.telemetry.log_lines import LOG
 
-__all__ = ["ASSUMED", "Pricing", "check_known", "price_of"]
-
-ASSUMED: Final = "openai/gpt-4o-mini"
-"""Its price is assumed for a model that is in no price table."""
+__all__ = ["Pricing", "check_known", "price_of"]
 
 
 def price_of(choice: PriceChoice | None) -> Price | str | None:
