@@ -147,14 +147,14 @@ def _times(record: RouteRecord) -> Iterator[tuple[str, float | None]]:
     for n, (_, after_s) in enumerate(record.starts):
         yield f"starts.{n}.after_s", after_s
     for n, attempt in enumerate(record.attempts):
-        for name in ("started_s", "began_s", "read_s", "first_content_s", "doubted_s", "paused_s", "ended_s"):
+        for name in ("started_s", "began_s", "read_s", "first_content_s", "doubted_s", "ended_s"):
             yield f"attempts.{n}.{name}", getattr(attempt, name)
         report = attempt.speculation
         for window in report.timed_windows if report is not None else ():
             for at_s in window[:2]:
                 yield f"attempts.{n}.speculation.timed_windows", at_s
     for n, move in enumerate(record.migrations):
-        for name in ("decided_s", "switched_s", "took_s", "paused_s"):
+        for name in ("decided_s", "switched_s"):
             yield f"migrations.{n}.{name}", getattr(move, name)
     for n, judgement in enumerate(record.judgements):
         yield f"judgements.{n}.at_s", judgement.at_s
