@@ -195,7 +195,9 @@ def _failures(record: RouteRecord) -> Iterator[Found]:
             ended_s = end_of(record) if attempt.ended_s is None else attempt.ended_s
             what = attempt.failure.replace("_", " ")
             yield MarkKind.FAILED, ended_s, attempt.endpoint, f"{attempt.endpoint} fails ({what})"
-    replaced: dict[int, tuple[AttemptRecord, dict[str, None]]] = {}  # one attempt may replace many failed ones
+    replaced: dict[
+        int, tuple[AttemptRecord, dict[str, None]]
+    ] = {}  # one attempt may replace many failed ones
     for failed, later in record.failovers:
         at_s = later.first_content_s
         if at_s is not None and at_s + _ROUNDING_S >= (failed.ended_s or inf):
