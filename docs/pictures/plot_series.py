@@ -216,8 +216,8 @@ def split() -> Figure:
         device_s=PassTimes([(1, 0.004), (512, 0.35)]),
         cloud_s=PassTimes([(1, 0.03), (64, 0.06), (512, 0.30)]),
     )
-    sizes = [8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512]
     chosen = {"equation (3) of HAT": equation3(path, 512), "least makespan": makespan_chunk(path, 512)}
+    sizes = sorted({8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, *chosen.values()})
     return {
         "time until the prompt is read": _line(sizes, [prompt_s(path, 512, size) for size in sizes]),
         **{f"{name}: {size}": _line([size], [prompt_s(path, 512, size)]) for name, size in chosen.items()},
