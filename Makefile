@@ -106,8 +106,8 @@ bench: $(VENV)/.dev
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# The time lines from their records, the plots from the policies. Records, the demo's terminal and the replay's page are
-# made anew by docs/pictures/time_lines.py --record, disco demo --svg docs/pictures/demo.svg, docs/pictures/replay_report.py.
+# The time lines from their records, the plots from the policies. The rest runs real models or a browser and is made anew by
+# docs/pictures/: time_lines.py --record, chat.py, live_page.py, replay_report.py; disco demo --svg docs/pictures/demo.svg.
 pictures: $(VENV)/.docs
 	$(BIN)/python docs/pictures/time_lines.py
 	$(BIN)/python docs/pictures/plots.py

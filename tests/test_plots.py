@@ -21,14 +21,13 @@ def series():
         from plot_series import SERIES
     finally:
         sys.path.remove(str(PICTURES))
-    return SERIES
+    return {name: make() for name, make in SERIES.items()}
 
 
 def test_every_plot_shows_what_the_policies_compute_now(series):
     drawn = json.loads((PICTURES / "plots.json").read_text(encoding="utf-8"))
     assert list(drawn) == list(series)
-    for name, make in series.items():
-        now = make()
+    for name, now in series.items():
         assert list(now) == list(drawn[name]), f"{name}: draw again: python docs/pictures/plots.py"
         for label, line in now.items():
             for axis in ("x", "y"):
@@ -38,8 +37,8 @@ def test_every_plot_shows_what_the_policies_compute_now(series):
 
 
 def test_every_plot_was_drawn_with_its_legend_and_is_on_the_page(series):
-    for name, make in series.items():
+    for name, now in series.items():
         svg = (PICTURES / f"{name}.svg").read_text(encoding="utf-8")
         shown = re.findall(r"<text[^>]*>([^<]*)</text>", svg)
-        assert set(make()) <= {text.replace("&lt;", "<") for text in shown}, name
+        assert set(now) <= {text.replace("&lt;", "<") for text in shown}, name
         assert f"../pictures/{name}.svg" in PAGE

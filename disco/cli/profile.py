@@ -84,7 +84,7 @@ async def measure_device(
     profile = _profile(name, measured, line, flops)
     if quick:
         screen.line(
-            f"  prefill {profile.prefill_tps:.0f} tokens/s, decode {profile.decode_tps:.0f} tokens/s, "
+            f"  this machine: prefill {profile.prefill_tps:.0f} tokens/s, decode {profile.decode_tps:.0f} tokens/s, "
             f"load {measured.load_s:.2f} s",
             style="dim",
         )

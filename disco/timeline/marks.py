@@ -195,12 +195,17 @@ def _failures(record: RouteRecord) -> Iterator[Found]:
             ended_s = end_of(record) if attempt.ended_s is None else attempt.ended_s
             what = attempt.failure.replace("_", " ")
             yield MarkKind.FAILED, ended_s, attempt.endpoint, f"{attempt.endpoint} fails ({what})"
+    replaced: dict[
+        int, tuple[AttemptRecord, dict[str, None]]
+    ] = {}  # one attempt may replace many failed ones
     for failed, later in record.failovers:
         at_s = later.first_content_s
         if at_s is not None and at_s + _ROUNDING_S >= (failed.ended_s or inf):
-            text = f"{later.endpoint} takes over from {failed.endpoint}"
-            behind = f" behind character {later.prefix_chars:,}" if later.prefix_chars else ""
-            yield MarkKind.TAKEN_OVER, at_s, later.endpoint, text + behind
+            replaced.setdefault(id(later), (later, {}))[1][failed.endpoint] = None
+    for later, names in replaced.values():
+        text = f"{later.endpoint} takes over from {', '.join(names)}"
+        behind = f" behind character {later.prefix_chars:,}" if later.prefix_chars else ""
+        yield MarkKind.TAKEN_OVER, later.first_content_s or 0.0, later.endpoint, text + behind
 
 
 def _ends(record: RouteRecord) -> Iterator[Found]:

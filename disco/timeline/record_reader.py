@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -71,6 +72,9 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "served_as": None,
 }
 """What fields that older records lack are read as; `generated` and others are left out on request, too."""
+_MOST_TOKENS: Final = (
+    10_000_000  # of one answer: more is damage, and what is drawn takes memory for each token
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +101,7 @@ def read_record(line: str | bytes | Mapping[str, Any]) -> RouteRecord:
     if not isinstance(line, Mapping):
         try:
             line = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise ConfigurationError(
                 "this is not JSON; a program that was killed may leave half a line"
             ) from None
@@ -110,11 +114,55 @@ def read_record(line: str | bytes | Mapping[str, Any]) -> RouteRecord:
         )
     fields = {**_DEFAULTS, **{RENAMED.get(name, name): value for name, value in line.items()}}
     values = {name: _read(name, fields, version) for name in _PLAIN}
-    return RouteRecord(
+    record = RouteRecord(
         **values,
         starts=tuple((start.endpoint, start.after_s) for start in _read("starts", fields, version)),
         ledger=_ledger(_read("ledger", fields, version).charges, values["endpoints"]),
     )
+    for where, what in _faults(record):
+        raise ConfigurationError(f"the field {where!r}: {what} (version {version} of records)")
+    return record
+
+
+def _faults(record: RouteRecord) -> Iterator[tuple[str, str]]:
+    """Yield (field, what is wrong) of what types do not tell: a time that is none, a number of no attempt."""
+    for where, at_s in _times(record):
+        if at_s is not None and not 0 <= at_s < math.inf:
+            yield where, "a time must be finite and not negative"
+    attempts, pieces = len(record.attempts), len(record.generated)
+    for n, segment in enumerate(record.segments):
+        if not 0 <= segment.attempt < attempts:
+            yield f"segments.{n}.attempt", "there is no attempt with this number"
+    for n, (place, number) in enumerate(record.turns):
+        if not (0 <= place <= pieces and 0 <= number < attempts):
+            yield f"turns.{n}", "there is no such place, or no attempt with this number"
+    for name, deltas in (("generated", record.generated), ("released", record.released)):
+        if any(tokens < 0 for _, tokens in deltas) or sum(tokens for _, tokens in deltas) > _MOST_TOKENS:
+            yield name, f"an answer has 0 to {_MOST_TOKENS:,} tokens"
+
+
+def _times(record: RouteRecord) -> Iterator[tuple[str, float | None]]:
+    """Yield (field, time) of each time that a time line has, s."""
+    yield "duration_s", record.duration_s
+    for n, (_, after_s) in enumerate(record.starts):
+        yield f"starts.{n}.after_s", after_s
+    for n, attempt in enumerate(record.attempts):
+        for name in ("started_s", "began_s", "read_s", "first_content_s", "doubted_s", "ended_s"):
+            yield f"attempts.{n}.{name}", getattr(attempt, name)
+        report = attempt.speculation
+        for window in report.timed_windows if report is not None else ():
+            for at_s in window[:2]:
+                yield f"attempts.{n}.speculation.timed_windows", at_s
+    for n, move in enumerate(record.migrations):
+        for name in ("decided_s", "switched_s"):
+            yield f"migrations.{n}.{name}", getattr(move, name)
+    for n, judgement in enumerate(record.judgements):
+        yield f"judgements.{n}.at_s", judgement.at_s
+    if record.assist is not None:
+        yield "assist.read_s", record.assist.read_s
+    for name, deltas in (("generated", record.generated), ("released", record.released)):
+        for n, (at_s, _) in enumerate(deltas):
+            yield f"{name}.{n}", at_s
 
 
 def _read(name: str, fields: Mapping[str, Any], version: Any) -> Any:
@@ -131,7 +179,10 @@ def _read(name: str, fields: Mapping[str, Any], version: Any) -> Any:
 
 
 def _ledger(charges: tuple[Charge, ...], endpoints: tuple[CandidateRecord, ...]) -> Ledger:
-    ledger = Ledger({e.name: Rates(e.cost_in, e.cost_out, e.cached_share) for e in endpoints})
+    try:
+        ledger = Ledger({e.name: Rates(e.cost_in, e.cost_out, e.cached_share) for e in endpoints})
+    except ValueError as error:
+        raise ConfigurationError(f"the field 'endpoints': {error}") from None
     for charge in charges:
         ledger.enter(charge)
     return ledger

@@ -27,10 +27,10 @@ _CHARACTER = 6.3  # mean width of a character of the text, for breaking lines
 
 _STYLE: Final = """
 #NAME{--paper:#fdfdfc;--ink:#1d2126;--soft:#5b6470;--line:#d5d9de;--alarm:#c92a2a;--edge:#d5d9de;
---e0:#c87800;--e1:#0072b2;--e2:#a8478b;--e3:#00805e;--e4:#6a4fbf;
+--e0:#0072b2;--e1:#c87800;--e2:#a8478b;--e3:#00805e;--e4:#6a4fbf;
 font:12.5px system-ui,-apple-system,"Segoe UI",Roboto,Helvetica,Arial,sans-serif}
 @media (prefers-color-scheme:dark){#NAME{--paper:#16191d;--ink:#e6e9ec;--soft:#a2abb5;--line:#343a41;--alarm:#ff8787;
---edge:#343a41;--e0:#f0a63a;--e1:#58b0e8;--e2:#dd86c3;--e3:#3fc79b;--e4:#a995ef}}
+--edge:#343a41;--e0:#58b0e8;--e1:#f0a63a;--e2:#dd86c3;--e3:#3fc79b;--e4:#a995ef}}
 #NAME text{fill:var(--ink)}#NAME .soft{fill:var(--soft)}#NAME .title{font-size:15px;font-weight:600}
 #NAME .name{font-weight:600}#NAME .paper{fill:var(--paper);stroke:var(--edge)}
 #NAME .tick{stroke:var(--line)}#NAME .moment{stroke:var(--soft);stroke-dasharray:2 3}
@@ -186,7 +186,7 @@ class _Drawing:
         )
 
     def _windows(self, lane: Lane, kind: str) -> None:
-        y, most = self._y, max(window.drafted for window in lane.windows)
+        y, most = self._y, max(1, *(window.drafted for window in lane.windows))
         self._text(16, y + 12, "drafts", "soft")
         for window in lane.windows:
             x, width = self._x(window.sent_s), max(1.0, self._x(window.judged_s) - self._x(window.sent_s))

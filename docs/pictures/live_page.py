@@ -1,6 +1,6 @@
 """Makes `live-page.png`: the live page of a real `disco serve`, with answers of two real models.
 
-`python docs/pictures/live_page.py`. Needs the extra `dev` and Chromium, and takes half a minute. The local model is
+`python docs/pictures/live_page.py`. Needs the group `dev` and Chromium, and takes half a minute. The local model is
 SmolLM2-135M, and llama.cpp's own llama-server stands in for a company's server. Another server is not there, so that a
 failure is seen.
 """

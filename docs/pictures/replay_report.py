@@ -1,7 +1,7 @@
-"""Takes the picture of a replay report: `python docs/pictures/replay_report.py`. Needs Chromium and the group `docs`.
+"""Takes the picture of a replay report: `python docs/pictures/replay_report.py`.
 
-The figures that the picture shows are kept beside it, in replay-report.json, so that a test can tell whether they are
-still what the replay computes.
+Needs Chromium, the extra `replay` and the group `docs`. The figures that the picture shows are kept beside it, in
+replay-report.json, so that a test can tell whether they are still what the replay computes.
 """
 
 from __future__ import annotations

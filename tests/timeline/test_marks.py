@@ -133,6 +133,18 @@ def test_a_failure_and_who_takes_over():
     assert "red" not in printed(stalled, 100)
 
 
+def test_one_attempt_that_replaces_many_takes_over_once():
+    dead = replace(FAST, fault=Fault(0, kind=FailureKind.CONNECTION))
+    plan = Plan((Start("server"), Start("other")), ("device",))
+    record = record_of(play({"server": dead, "other": dead, "device": SLOW}, plan).session)
+    assert len(record.failovers) == 2
+    (taken,) = told(record)[MarkKind.TAKEN_OVER]
+    assert taken in {
+        "device: device takes over from server, other",
+        "device: device takes over from other, server",
+    }
+
+
 def test_a_silence_has_an_heir():
     _, record = silent_run(silent(20))
     marks = told(record)

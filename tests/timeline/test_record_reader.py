@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 
 import pytest
 from timeline.test_marks import moved
@@ -51,6 +52,18 @@ def damaged(**changes) -> str:
     return json.dumps(json.loads(LINE) | changes)
 
 
+def with_attempt(**changes) -> str:
+    record = json.loads(LINE)
+    record["attempts"][0] |= changes
+    return json.dumps(record)
+
+
+def with_rates(**changes) -> str:
+    record = json.loads(LINE)
+    record["endpoints"][0] |= changes
+    return json.dumps(record)
+
+
 def without(name: str) -> str:
     record = json.loads(LINE)
     del record[name]
@@ -72,6 +85,24 @@ def without(name: str) -> str:
         (damaged(attempts=[{"endpoint": "a"}]), "the field 'attempts.0.place': "),
         (damaged(generated=[[1, 2, 3]]), "the field 'generated.0"),
         (damaged(ledger={"charges": [{}]}), "the field 'ledger.charges.0"),
+        ("[" * 100_000, "this is not JSON"),
+        (damaged(duration_s=math.inf), "the field 'duration_s': a time must be finite and not negative"),
+        (
+            damaged(generated=[[math.nan, 1]]),
+            "the field 'generated.0': a time must be finite and not negative",
+        ),
+        (damaged(released=[[-0.5, 1]]), "the field 'released.0': a time must be finite and not negative"),
+        (damaged(released=[[0.5, 10**12]]), "the field 'released': an answer has 0 to 10,000,000 tokens"),
+        (
+            damaged(turns=[[0, 99]]),
+            "the field 'turns.0': there is no such place, or no attempt with this number",
+        ),
+        (damaged(attempts=[]), "the field 'segments.0.attempt': there is no attempt with this number"),
+        (
+            with_attempt(ended_s=-1.0),
+            "the field 'attempts.0.ended_s': a time must be finite and not negative",
+        ),
+        (with_rates(cached_share=2.0), "the field 'endpoints': cached_share must lie between 0 and 1"),
     ],
 )
 def test_what_is_wrong_is_said_without_what_stands_there(line, said):

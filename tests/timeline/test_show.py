@@ -72,9 +72,10 @@ def test_a_missing_and_an_empty_file_are_named(tmp_path, capsys):
     assert main(["show", str(tmp_path / "none.jsonl")]) == 2
     assert main(["show", str(empty)]) == 2
     assert main(["show", str(empty), "--answer", "last"]) == 2
+    assert main(["show", str(empty), "--answer", "3"]) == 2
     said = capsys.readouterr().err
     assert "No such file" in said
-    assert said.count("has no answers yet") == 2
+    assert said.count("has no answers yet") == 3
 
 
 def test_the_picture_and_the_page_are_the_modules_own(recording, tmp_path, capsys):

@@ -171,7 +171,8 @@ async def start_remote(
         stack.callback(process.stop)
         shaper = await stack.enter_async_context(shape(process.port, 0.0, seed=1))
         screen.line(
-            f"It answers through a proxy that delays it like {SERVER_PROFILE} (measured TTFT quantiles).",
+            f"The server runs here, and answers through a proxy that delays it like {SERVER_PROFILE} (measured TTFT "
+            "quantiles).",
             style="dim",
         )
         # The server's chat route cannot continue a half-written answer, but its plain completions route can. It runs

@@ -73,7 +73,7 @@ def answer_at(path: Path, which: str) -> Line:
     if which == LAST:
         found, _ = newest(path, 1)
         if not found:
-            raise ConfigurationError(f"{path} has no answers yet")
+            raise _no_answers(path)
         return found[0]
     if which.isdecimal():
         return _line(path, int(which))
@@ -85,12 +85,18 @@ def answer_at(path: Path, which: str) -> Line:
     )
 
 
+def _no_answers(path: Path) -> ConfigurationError:
+    return ConfigurationError(f"{path} has no answers yet")
+
+
 def _line(path: Path, number: int) -> Line:
     last = 0
     for line in lines_of(path):
         if line.number == number:
             return line
         last = line.number
+    if not last:
+        raise _no_answers(path)
     raise ConfigurationError(f"{path} has no answer in line {number}; its last one is in line {last}")
 
 

@@ -131,4 +131,7 @@ def _list(screen: Screen, path: Path, count: int) -> int:
 
 
 def _when(created_s: float | None) -> str:
-    return "–" if created_s is None else f"{datetime.fromtimestamp(created_s):%Y-%m-%d %H:%M:%S}"
+    try:
+        return "–" if created_s is None else f"{datetime.fromtimestamp(created_s):%Y-%m-%d %H:%M:%S}"
+    except (ValueError, OverflowError, OSError):  # no time that a calendar has
+        return "–"
