@@ -19,7 +19,8 @@ FOLDER = Path(__file__).parent / "typing"
 def test_a_typed_application_is_clean_and_mistakes_are_found():
     """An API that is typed as Any would have no mistakes."""
     command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--no-color-output"]
-    command += ["--hide-error-context", str(FOLDER), str(ROOT / "examples")]
+    command += ["--hide-error-context", "--exclude", "examples/plugin/tests/"]  # tests are not typed here
+    command += [str(FOLDER), str(ROOT / "examples")]
     ran = subprocess.run(command, check=False, capture_output=True, text=True, timeout=1800, cwd=ROOT)
     found = set(re.findall(r"^(.+?):(\d+): error", ran.stdout, re.MULTILINE))
     lines = (FOLDER / "wrong_use.py").read_text(encoding="utf-8").splitlines()
