@@ -269,7 +269,14 @@ def test_a_mistake_is_one_clear_line(path, arguments, message, capsys):
 
 def replay_options() -> list[tuple[str, ...]]:
     """Every option of `disco replay` that is not for all its kinds, with a value that fits it."""
-    known = {"--seeds": "7", "--tail": "0.1", "--requests": "9", "--chunk-rows": "5", "--max-tokens": "9"}
+    known = {
+        "--seeds": "7",
+        "--tail": "0.1",
+        "--requests": "9",
+        "--chunk-rows": "5",
+        "--max-tokens": "9",
+        "--release": "sentence",
+    }
     replay = _parser()._subparsers._group_actions[0].choices["replay"]
     actions = [(a.option_strings[0], a.nargs) for a in replay._actions if a.option_strings]
     for_all = {"-h", "--json", "--html", "--jobs", "--scheduler", "--lengths", "--quick", "--runs"}
