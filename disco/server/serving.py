@@ -281,6 +281,7 @@ async def _warm_up(clients: Sequence[AsyncDisco]) -> None:
             await client.warm_up()
         except Exception as error:  # noqa: BLE001 - raised after the group, not as an ExceptionGroup
             errors.append(error)
+            group.cancel_scope.cancel()  # another model may take minutes to load
 
     async with anyio.create_task_group() as group:
         for client in clients:

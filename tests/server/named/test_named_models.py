@@ -7,7 +7,9 @@ import time
 import types
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from functools import partial
 
+import anyio
 import pytest
 from anyio.from_thread import start_blocking_portal
 from asgi import ask
@@ -23,8 +25,8 @@ from disco.cost.budget_limiter import Limit
 from disco.endpoints.prebuilt.prebuilt_endpoint import PrebuiltEndpoint
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
-from disco.errors import ConfigurationError
-from disco.server import Metrics, NamedModel, NamedModels, make_app
+from disco.errors import ConfigurationError, ModelFileError
+from disco.server import Metrics, NamedModel, NamedModels, make_app, serve
 from disco.server.api_errors import Refusal
 from disco.state import limiter_of
 from disco.timeline import read_record
@@ -213,6 +215,22 @@ async def test_a_name_that_is_closed_leaves_what_another_still_counts(tmp_path):
         await anext(aiter(stream))
     with contextlib.closing(limiter_of(path)) as elsewhere:
         assert elsewhere.counter(Limit("x", "device", "tokens", 4000, 1000)).left(time.time()) > 3900
+
+
+@pytest.mark.anyio
+async def test_a_model_that_cannot_be_loaded_ends_the_start_at_once(tmp_path):
+    """Whatever the others are doing: here, they never get ready."""
+    slow, broken = (SimulatedEndpoint(name, QUICK, place="device") for name in ("slow", "broken"))
+    slow.warm_up = anyio.sleep_forever
+    broken.warm_up = partial(_fail, ModelFileError("There is no model file."))
+    async with AsyncDisco(local=slow, preset="private") as a, AsyncDisco(local=broken, preset="private") as b:
+        models = NamedModels([NamedModel("a", a, "a"), NamedModel("b", b, "b")])
+        with anyio.fail_after(20), pytest.raises(ModelFileError, match="no model file"):
+            await serve(models, port=0)
+
+
+async def _fail(error: Exception) -> None:
+    raise error
 
 
 def test_a_model_that_reaches_no_server_shares_what_the_device_may_do(served):
