@@ -23,9 +23,7 @@ __all__ = ["LEAD_S", "SentencePlayback", "playback_for"]
 LEAD_S: Final = 1.0
 """A speech engine needs about so long to prepare a sentence, s."""
 
-_AHEAD_CHARS: Final = (
-    64  # of the text behind a piece or the gate, enough to tell whether a sentence ends before it
-)
+_AHEAD_CHARS: Final = 64  # of the text that follows, enough to tell whether a sentence ends before it
 _READ_CHARS: Final = LONGEST_CHARS + _AHEAD_CHARS
 _AT_ONCE = float("-inf")
 _NEVER = float("inf")
@@ -101,10 +99,10 @@ class SentencePlayback(Playback):
         assert pace is not None
         if not queue[0].chars:
             return queue[0].arrived_at, 0
-        parts, chars, is_all = [], 0, self._ended
+        parts, chars, is_all, behind = [], 0, self._ended, self._gate and self._gate.behind
         for item in queue:
             if chars > _READ_CHARS:  # of a long queue, only the beginning is read for each piece
-                is_all = False
+                is_all, behind = False, None
                 break
             if not item.chars and item.delta.kind not in _EMPTY:
                 is_all = True
@@ -112,9 +110,7 @@ class SentencePlayback(Playback):
             parts.append(item.delta.text[item.offset :])
             chars += len(parts[-1])
         text = "".join(parts)
-        ahead = (
-            "" if is_all or self._gate is None else "".join(d.text for d in self._gate.behind)[:_AHEAD_CHARS]
-        )
+        ahead = "" if is_all or not behind else "".join(d.text for d in behind)[:_AHEAD_CHARS]
         ends = piece_ends(text, ahead, in_fence=self._in_fence, is_all=is_all)
         if ends and ends[0] <= LONGEST_CHARS:
             is_last = is_all and not text[ends[0] :].strip()

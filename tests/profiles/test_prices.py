@@ -255,6 +255,8 @@ def test_the_script_makes_a_table_that_loads_and_says_where_its_sources_differ(
 ):
     listed = {
         "gpt-4o": {"input_cost_per_token": 2.5e-6, "output_cost_per_token": 1e-5},
+        "gpt-4o-2024-05-13": {"input_cost_per_token": 5e-6, "output_cost_per_token": 1.5e-5},
+        "gpt-4o-2024-08-06": {"input_cost_per_token": 2.5e-6, "output_cost_per_token": 1e-5},
         "gpt-4o-mini": {
             "input_cost_per_token": 1.5e-7,
             "output_cost_per_token": 6e-7,
@@ -279,6 +281,8 @@ def test_the_script_makes_a_table_that_loads_and_says_where_its_sources_differ(
     said = capsys.readouterr()
     assert "3 entries, 1 same, 1 differ" in said.out
     assert "gpt-5 was retired on 2026-01-01" in said.err
+    odd = [line for line in said.err.splitlines() if "costs otherwise" in line]
+    assert [line.split()[1] for line in odd] == ["gpt-4o-2024-05-13"]
     assert "# genai-prices 0 has 0.3 in, 0.6 out for the next one.\n" in out.read_text()
     prices = load_prices(out)
     mini = prices.find("gpt-4o-mini", "api.openai.com")

@@ -22,7 +22,7 @@ from disco.playback import Pace, last_sentence_end
 from disco.request import Timeouts
 from disco.session.effects import StartAttempt
 
-NAMES = ("device", "home", "cloud", "zenith")
+NAMES, RELEASES = ("device", "home", "cloud", "zenith"), st.sampled_from(["word", "sentence"])
 UP, KEEP = Verdict(rises=True, score=0.1, threshold=0.5, history=9), Verdict(False, 0.9, 0.5, 9)
 
 
@@ -372,10 +372,7 @@ def ladders(draw: st.DrawFn) -> dict[str, Any]:
             for name in judged
         },
         "display": draw(st.sampled_from(["whole", "guard"])),
-        "pace": draw(
-            st.none()
-            | st.builds(Pace, tps=st.floats(3.0, 60.0), release=st.sampled_from(["word", "sentence"]))
-        ),
+        "pace": draw(st.none() | st.builds(Pace, st.floats(3.0, 60.0), release=RELEASES)),
         "streams": draw(st.booleans()),
         "timeouts": draw(st.sampled_from([Timeouts(), Timeouts(gap_s=1.0), Timeouts(total_s=3.0)])),
         "max_retries": draw(st.integers(0, 2)),
