@@ -21,7 +21,7 @@ _GLYPHS: Final = {
     SpanKind.DELAYED: "·",
     SpanKind.QUEUED: "┄",
     SpanKind.READING: "░",
-    SpanKind.HOLDING: "╌",
+    SpanKind.HOLDING: "═",
     SpanKind.WRITING: "█",
     SpanKind.HIDDEN: "▒",
     SpanKind.PAUSED: "‖",

@@ -72,7 +72,7 @@ def test_every_record_is_one_line_of_the_present_version_that_shows_what_its_pic
 def test_the_page_shows_what_a_terminal_shows_now(scripts):
     record = read_record((scripts["time_lines"].RECORDS / "move.jsonl").read_bytes())
     page = (ROOT / "docs" / "reference" / "show.md").read_text(encoding="utf-8")
-    assert "\n".join(line.rstrip() for line in printed(record, 96).splitlines()) in page
+    assert "\n".join(line.rstrip() for line in printed(record, 84).splitlines()) in page
 
 
 def test_the_picture_of_the_demo_shows_the_present_scenes_columns_and_legend():
