@@ -259,6 +259,7 @@ def refused(capsys, *arguments: str) -> str:
         ("replay synthetic --skip-invalid", "--skip-invalid does not apply to `synthetic` requests"),
         ("chat --model m", "--model names the server's model, but without OPENAI_API_KEY there is no server"),
         ("serve --local none --isolation process", "--isolation is for a local model"),
+        ("serve --local none --runtime prebuilt", "--runtime is for a local model"),
         *((f"tune TRACE {options}", message) for options, message in MISTAKES_OF_TUNE),
     ],
     ids=lambda value: value if " " in value else "",

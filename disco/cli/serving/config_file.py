@@ -143,6 +143,7 @@ class ConfigFile(_Table):
     redact: Name | None = None
     local: Name | None = None
     isolation: Literal["thread", "process"] | None = None
+    runtime: Literal["auto", "compiled", "prebuilt"] | None = None
     preset: Name | None = None
     prompt_cache: bool | str | None = None
     prompt_cache_mib: int | None = Field(default=None, ge=1)

@@ -83,6 +83,7 @@ class ClientMaker:
         return Client(
             local=local if self._engine is None else self._engine,
             isolation=arguments.isolation or "thread",
+            runtime=arguments.runtime or "auto",
             prompt_cache=self._prompt_cache or False,
             preset=arguments.preset,
             budget=arguments.budget,
@@ -169,6 +170,7 @@ class ClientMaker:
             return name, {}
         return name, {
             "isolation": self._arguments.isolation or "thread",
+            "runtime": self._arguments.runtime or "auto",
             "prompt_cache": self._prompt_cache or False,
         }
 

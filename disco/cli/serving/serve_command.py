@@ -60,10 +60,11 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
 async def _serve(screen: Screen, arguments: argparse.Namespace) -> None:
     arguments = settle_options(arguments)
     is_named = bool(arguments.models)
-    if arguments.local == "none" and not is_named and arguments.isolation is not None:
-        raise ConfigurationError(
-            "--isolation is for a local model, but --local none asks for none: leave one of them out"
-        )
+    for name in ("isolation", "runtime"):
+        if arguments.local == "none" and not is_named and getattr(arguments, name) is not None:
+            raise ConfigurationError(
+                f"--{name} is for a local model, but --local none asks for none: leave one of them out"
+            )
     prompt_cache = _prompt_cache(arguments)
     key = callers_key(arguments.key_file)
     if arguments.page_text and arguments.no_page:

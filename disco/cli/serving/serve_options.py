@@ -19,8 +19,8 @@ MAX_ROUNDS: Final = 1024  # of these, most wait for the model; two windows of an
 SLOTS: Final = 8
 CONTEXT_TOKENS: Final = 4096
 # What is not given is None, so that an option that does not fit is noticed. Then these hold.
-_LOCAL: Final = {"local": "smollm2-135m", "isolation": None}
-_NO_LOCAL: Final = {"local": "none", "isolation": None}
+_LOCAL: Final = {"local": "smollm2-135m", "isolation": None, "runtime": None}
+_NO_LOCAL: Final = {**_LOCAL, "local": "none"}
 _OF_SLOTS: Final = {"slots": SLOTS, "context": None, "threads": None}
 _USUAL: Final[dict[str, Any]] = {
     "preset": "balanced",
@@ -79,6 +79,11 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
         "--isolation",
         choices=("thread", "process"),
         help="where the local model runs; a separate process may crash without harm to this one (default: thread)",
+    )
+    parser.add_argument(
+        "--runtime",
+        choices=("auto", "compiled", "prebuilt"),
+        help="what runs the local model, as for chat (default: auto)",
     )
     parser.add_argument("--preset", "--policy", help="a preset's name or file (default: balanced)")
     parser.add_argument(

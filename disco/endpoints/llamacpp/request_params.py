@@ -12,7 +12,7 @@ from disco.endpoints.llamacpp.refusals import malformed, unserved
 from disco.endpoints.llamacpp.tool_calls.tool_request import Tools, read_tools
 from disco.request import Prefix, Request
 
-__all__ = ["Sampling", "needs_compiling", "read_params", "unserved_params"]
+__all__ = ["Sampling", "needs_compiling", "read_params", "refuse_unserved", "unserved_params"]
 
 MOST_LOGPROBS = 20  # the API's own limit
 
@@ -105,6 +105,24 @@ def unserved_params(params: Mapping[str, Any]) -> list[str]:
     return sorted(unserved_names)
 
 
+def refuse_unserved(params: Mapping[str, Any], *, endpoint: str) -> None:
+    """Raise a failure that names the parameters which a model on this machine cannot serve and must not ignore.
+
+    Args:
+        params: parameters of a request, by name.
+        endpoint: the endpoint's name, for the message.
+
+    Raises:
+        EndpointFailure: UNSERVED: another endpoint may serve the request.
+    """
+    if names := unserved_params(params):
+        raise unserved(
+            f"Endpoint {endpoint!r} (llama.cpp) does not serve {', '.join(names)}: "
+            "leave it out, or send this request to a server.",
+            names[0],
+        )
+
+
 def needs_compiling(request: Request) -> bool:
     """Return whether the request has schemas to compile, which may take about a second."""
     return bool(request.params.get("tools")) or request.params.get("response_format") is not None
@@ -125,12 +143,7 @@ def read_params(
         EndpointFailure: UNSERVED for a request that another endpoint may serve, BAD_REQUEST for a malformed one.
     """
     params = {name: value for name, value in request.params.items() if value is not None}
-    if names := unserved_params(params):
-        raise unserved(
-            f"Endpoint {endpoint!r} (llama.cpp) does not serve {', '.join(names)}: "
-            "leave it out, or send this request to a server.",
-            names[0],
-        )
+    refuse_unserved(params, endpoint=endpoint)
     schema = _schema(params.get("response_format"), endpoint, check)
     tools = read_tools(params, endpoint=endpoint, check=check)
     if prefix and (schema is not None or (tools is not None and tools.required)):

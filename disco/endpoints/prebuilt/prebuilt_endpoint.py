@@ -17,6 +17,7 @@ from disco.endpoints.contract import Capabilities
 from disco.endpoints.gguf_header import GgufError, Header, read_header
 from disco.endpoints.llamacpp.batching.model_fingerprint import named_fingerprint
 from disco.endpoints.llamacpp.model.model_files import locate, resolve_model, short_name
+from disco.endpoints.llamacpp.request_params import refuse_unserved
 from disco.endpoints.llamacpp.runtime.speed_benchmark import Measurement
 from disco.endpoints.local_server import LocalServerEndpoint
 from disco.endpoints.local_server.local_attempt import LocalServerAttempt
@@ -55,7 +56,7 @@ class PrebuiltEndpoint(LocalServerEndpoint):
     The server is a child process. It listens on 127.0.0.1 at a port that the system chooses, answers only those who
     have a key that is made for this process alone, and ends when this process does, however that ends. Nothing is
     started before the first request or `warm_up`. When the process crashes or is killed, its answers fail over, and it
-    is started again. docs/local-model.md says what differs from `LlamaCppEndpoint`.
+    is started again. docs/reference/local-model.md says what differs from `LlamaCppEndpoint`.
 
     Mutable: what the base class has; `_path`, `_header`, `_known` (the server that was introduced last).
 
@@ -233,6 +234,8 @@ class PrebuiltEndpoint(LocalServerEndpoint):
         return attempt
 
     def _own_request(self, request: Request) -> Request:
+        # llama-server ignores what it does not know, and its log quotes a grammar that it cannot read.
+        refuse_unserved(request.params, endpoint=self.name)
         own = super()._own_request(request)
         return replace(own, params={**own.params, "return_progress": True})
 

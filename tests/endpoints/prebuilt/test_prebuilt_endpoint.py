@@ -9,6 +9,7 @@ import signal
 import urllib.error
 import urllib.request
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -211,6 +212,18 @@ async def test_closing_ends_the_process_also_while_it_loads():
             await endpoint.warm_up()
     with pytest.raises(LocalModelError, match="is closed"):
         await endpoint.warm_up()
+
+
+@pytest.mark.parametrize("param", ["grammar", "guided_regex", "frobnicate"])
+async def test_a_parameter_that_the_server_would_drop_or_print_is_refused_by_name(prebuilt_model, param):
+    await prebuilt_model.warm_up()
+    asked = ask(max_tokens=2)
+    asked = replace(asked, params={**asked.params, param: "[0-9]+"})
+    with pytest.raises(EndpointFailure) as failed:
+        await complete(prebuilt_model, asked)
+    assert f"does not serve {param}" in str(failed.value.error)
+    assert failed.value.kind is FailureKind.UNSERVED, "another endpoint may serve it"
+    assert (await complete(prebuilt_model, ask(max_tokens=2)))[1] == 2, "its turn is over"
 
 
 async def test_the_speed_is_measured_by_the_server_that_writes(prebuilt_model):

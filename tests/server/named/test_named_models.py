@@ -22,6 +22,7 @@ from disco.cli.serving.serve_clients import ClientMaker
 from disco.cli.serving.serve_options import settle_options
 from disco.client.endpoint_catalog.catalog import CatalogEntry
 from disco.cost.budget_limiter import Limit
+from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.endpoints.prebuilt.prebuilt_endpoint import PrebuiltEndpoint
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
@@ -91,6 +92,14 @@ def away(server, more: str = "") -> str:
 
 
 TWO = 'default = "here"\n[models.here]\npreset = "private"\n[models.away]\nlocal = "none"\nmodel = "theirs-4o"\n'
+
+
+@pytest.mark.parametrize(
+    ("runtime", "kind"), [("prebuilt", PrebuiltEndpoint), ("compiled", LlamaCppEndpoint)]
+)
+def test_the_runtime_of_the_file_is_that_of_its_local_models(served, runtime, kind):
+    one = served(f'local = "smollm2-135m"\nruntime = "{runtime}"\n[models.here]\npreset = "private"\n')
+    assert type(one.models.named[0].client.router.local) is kind
 
 
 def test_a_name_picks_the_client_and_the_server_gets_its_own_name_for_the_model(served):
