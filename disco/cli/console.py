@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,12 @@ __all__ = ["Screen"]
 _COLOURS = ("cyan", "yellow", "magenta", "green", "blue")
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Let the error end the command, not rich the interpreter, which an event loop takes badly."""
+        raise  # noqa: PLE0704 - rich calls this where it handles the error
+
+
 class Screen:
     """Prints to a terminal or to a file.
 
@@ -41,7 +48,9 @@ class Screen:
     # its last line is printed.
 
     def __init__(self, file: IO[str] | None = None, *, width: int | None = None) -> None:
-        self._console = Console(file=file, highlight=False, width=width)
+        if file is None and hasattr(sys.stdout, "reconfigure"):
+            sys.stdout.reconfigure(errors="replace")  # an arrow, say, where its encoding has none
+        self._console = _Console(file=file, highlight=False, width=width)
         if width is None and not self._console.is_terminal:
             self._console.width = 110
         self._colours: dict[str, str] = {}

@@ -178,7 +178,8 @@ class Chat:
             self._say(str(error), style="red")
             return
         self._preset, self._preset_name = given, preset.name
-        self._say(f"The next questions are answered under {preset.name}: {preset.summary}")
+        summary = f": {preset.summary}" if preset.summary else "."
+        self._say(f"The next questions are answered under {preset.name}{summary}")
 
     def _toggle_local(self) -> None:
         self._local_only = not self._local_only

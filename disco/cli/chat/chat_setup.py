@@ -93,7 +93,7 @@ async def run_chat(
         ) as client:
             chat = Chat(screen, client, settings, book)
             chat.view = view = _view(screen, chat, history)
-            with _warnings_to(view.note):
+            with view.open(), _warnings_to(view.note):
                 return await chat.run()
 
 
@@ -108,10 +108,9 @@ def _view(screen: Screen, chat: Chat, history: str | None) -> View:
             "HF_HUB_DISABLE_PROGRESS_BARS", "1"
         )  # a download's own bar would garble the screen
         return TerminalView(screen, chat.status_line, chat.settings.presets, open_history(history))
-    for stream in (sys.stdin, sys.stdout):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # an answer may have what the pipe's encoding has not
-    return PlainView(screen, "you: " if sys.stdin.isatty() else "")
+    if hasattr(sys.stdin, "reconfigure"):
+        sys.stdin.reconfigure(errors="replace")  # a pipe may hold what its encoding has not
+    return PlainView(screen, "you: " if sys.stdin is not None and sys.stdin.isatty() else "")
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 
 import anyio
 import anyio.to_thread
@@ -29,6 +29,10 @@ class PlainView:
         self._screen = screen
         self._prompt = prompt
 
+    def open(self) -> AbstractContextManager[None]:
+        """See `View.open`. Nothing is to be done."""
+        return nullcontext()
+
     async def question(self) -> str:
         """See `View.question`. A line that ends in a backslash goes on in the next one."""
         lines = [await self._line(self._prompt)]
@@ -38,6 +42,8 @@ class PlainView:
         return "\n".join(lines)
 
     async def _line(self, prompt: str) -> str:
+        if sys.stdin is None or sys.stdout is None:  # closed, which `input` does not take for the end
+            raise EOFError
         return await anyio.to_thread.run_sync(input, prompt, abandon_on_cancel=True)
 
     @asynccontextmanager

@@ -12,7 +12,7 @@ __all__ = ["can_draw", "terminal_output"]
 
 def can_draw() -> bool:
     """Whether standard input and output are a terminal that can move its cursor."""
-    return sys.stdin.isatty() and sys.stdout.isatty() and not is_dumb_terminal()
+    return all(one is not None and one.isatty() for one in (sys.stdin, sys.stdout)) and not is_dumb_terminal()
 
 
 def terminal_output() -> Output:

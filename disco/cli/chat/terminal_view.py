@@ -8,7 +8,7 @@ searched there as usual.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 
 import anyio
 from prompt_toolkit import PromptSession
@@ -82,6 +82,10 @@ class TerminalView:
             output=self._output,
         )
         self._session.default_buffer.on_text_changed += lambda _: self._go_on()
+
+    def open(self) -> AbstractContextManager[None]:
+        """See `View.open`. Between a question and its answer, too, no key is echoed, and Ctrl-C is a key."""
+        return self._input.raw_mode()
 
     async def question(self) -> str:
         """See `View.question`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Protocol
 
 __all__ = ["AnswerView", "View"]
@@ -29,6 +29,10 @@ class View(Protocol):
     """
 
     is_live: bool
+
+    def open(self) -> AbstractContextManager[object]:
+        """Keep the terminal, if there is one, in the state that the chat needs until the block ends."""
+        ...
 
     async def question(self) -> str:
         """Return what the user types next, of one or several lines.

@@ -10,7 +10,7 @@ import anyio
 import httpx2
 import openai
 
-from disco.cli.doctor.finding import Facts, Finding, Setup, does_not, split_message, unchecked, works
+from disco.cli.doctor.finding import Facts, Finding, Setup, does_not, split_message, typed, unchecked, works
 from disco.cli.doctor.model_list import list_models, why_no_connection
 from disco.cli.doctor.server import continuation_finding
 from disco.client.endpoint_catalog.local_servers import LocalServer, is_address
@@ -142,7 +142,7 @@ async def _refused(endpoint: LocalServerEndpoint, failure: EndpointFailure) -> F
     with suppress(openai.OpenAIError, httpx2.HTTPError):
         about = await ask(endpoint.client, endpoint.model)
         if about.kind == "ollama" and about.runs_at is None and endpoint.model is not None:
-            remedy = f"ollama pull {endpoint.model}; or name one that is there. {remedy}"
+            remedy = f"ollama pull {typed(endpoint.model)}; or name one that is there. {remedy}"
         elif about.kind == "ollama" and not about.models:
             remedy = f"ollama pull qwen3:4b, then --local {endpoint.where}#qwen3:4b"
     return does_not("local server", what, remedy)
@@ -159,7 +159,7 @@ def _introduced(port: int, about: About, facts: Facts) -> Finding:
     return works(
         "found server",
         f"{name} answers on port {port} with {shown}.",
-        f"--local {where}#{models[0]}   (in a program: local={f'{where}#{models[0]}'!r})",
+        f"--local {typed(f'{where}#{models[0]}')}   (in a program: local={f'{where}#{models[0]}'!r})",
     )
 
 

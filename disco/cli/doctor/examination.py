@@ -81,6 +81,9 @@ async def examine(setup: Setup, show: Callable[[int, Finding], None]) -> tuple[l
     Args:
         setup: what is examined.
         show: called with each finding as soon as it and all before it are known, and with the number of its title.
+
+    Raises:
+        BrokenPipeError: `show` has raised it; the other checks are cancelled.
     """
     facts, lines, secrets = Facts(), _lines(setup), known_secrets()
     found: list[list[list[Finding] | None]] = [[None] * len(line) for line in lines]
@@ -107,9 +110,15 @@ async def examine(setup: Setup, show: Callable[[int, Finding], None]) -> tuple[l
             ]
             tell()
 
-    async with anyio.create_task_group() as group:
-        for number, line in enumerate(lines):
-            group.start_soon(run_line, number, line)
+    is_read = True
+    try:
+        async with anyio.create_task_group() as group:
+            for number, line in enumerate(lines):
+                group.start_soon(run_line, number, line)
+    except* BrokenPipeError:  # of `show`, as in `disco doctor | head`
+        is_read = False
+    if not is_read:
+        raise BrokenPipeError
     return ordered, facts
 
 

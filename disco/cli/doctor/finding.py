@@ -9,7 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from disco.client.endpoint_catalog.local_servers import is_address
 from disco.client.endpoint_catalog.plugged import Plugin, as_plugin
@@ -21,10 +21,13 @@ __all__ = [
     "Finding",
     "Setup",
     "Verdict",
+    "command",
     "does_not",
     "installs",
+    "set_variables",
     "sets",
     "split_message",
+    "typed",
     "unchecked",
     "works",
 ]
@@ -160,11 +163,11 @@ def split_message(error: Exception) -> tuple[str, str]:
     return cause if cause.endswith((".", "?")) else f"{cause}.", rest[0] if rest else ""
 
 
-def sets(variable: str, value: str) -> str:
-    """Return what to type so that an environment variable has this value, which is written as the shell needs it."""
-    if sys.platform == "win32":
-        return f"$env:{variable} = {value}"
-    return f"export {variable}={value}"
+def sets(variable: str, value: str = "", *, like: str = "") -> str:
+    """Return what to type so that an environment variable has this value, or that of the variable `like`."""
+    if sys.platform == "win32":  # PowerShell
+        return f"$env:{variable} = " + (f"$env:{like}" if like else f'"{value}"')
+    return f"export {variable}=" + (f'"${like}"' if like else shlex.quote(value))
 
 
 def installs(*requirements: str) -> str:
@@ -176,7 +179,15 @@ def installs(*requirements: str) -> str:
 
 def command(name: str, *arguments: str | None) -> str:
     """Return a command of disco's as it is typed; arguments that are None are left out."""
-    return " ".join(["disco", name, *(shlex.quote(one) for one in arguments if one is not None)])
+    return " ".join(["disco", name, *(typed(one) for one in arguments if one is not None)])
+
+
+def typed(argument: str) -> str:
+    """Return an argument as it is typed; the user's home becomes a `~` outside the quotes, which the shell expands."""
+    home = f"{Path.home()}{os.sep}"
+    if argument.startswith(home) and os.name == "posix":
+        return f"~/{shlex.quote(argument.removeprefix(home))}"
+    return shlex.quote(argument)
 
 
 def set_variables(pattern: str) -> dict[str, str]:
@@ -184,8 +195,3 @@ def set_variables(pattern: str) -> dict[str, str]:
     return {
         name: value for name, value in os.environ.items() if value.strip() and re.fullmatch(pattern, name)
     }
-
-
-def plain(value: Any) -> str:
-    """Return the name of an exception's class."""
-    return type(value).__name__

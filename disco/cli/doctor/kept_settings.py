@@ -36,7 +36,7 @@ def check_preset(setup: Setup, facts: Facts) -> Finding:  # noqa: ARG001 - as al
         return does_not(
             "preset",
             f"{what[0].upper()}{what[1:]}",
-            remedy or "Correct the file, or name a preset with --preset",
+            remedy or _CORRECT,
         )
     return works(
         "preset", f"{preset.name}: {preset.summary}" if preset.summary else f"{preset.name} is valid."

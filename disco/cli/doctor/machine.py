@@ -26,6 +26,7 @@ _BUFFERS_BYTES: Final = (
     150 * _MIB
 )  # llama.cpp's own buffers, and a Python; measured with SmolLM2-135M (docs/how-to/attach.md)
 _CONTEXT_TOKENS: Final = 4096  # the most that a client takes unless it is told otherwise
+_OF_FILES: Final = ("active_file ", "inactive_file ")  # in memory.stat
 _LITTLE_BYTES: Final = 64 * _MIB  # of a disk: the state file and route records still fit
 
 
@@ -174,11 +175,16 @@ def _of_meminfo() -> int | None:
 
 
 def _of_container(root: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Return what a control group's limit leaves, bytes; None: there is no limit."""
+    """Return what a control group's limit leaves, bytes; None: there is no limit.
+
+    Pages of files, such as those of a model that was just downloaded, count as used there, but make room for a program.
+    """
     try:
         limit = (root / "memory.max").read_text(encoding="ascii").strip()
         used = int((root / "memory.current").read_text(encoding="ascii"))
-        return None if limit == "max" else max(0, int(limit) - used)
+        lines = (root / "memory.stat").read_text(encoding="ascii").splitlines()
+        of_files = sum(int(line.split()[1]) for line in lines if line.startswith(_OF_FILES))
+        return None if limit == "max" else max(0, int(limit) - used + of_files)
     except (OSError, ValueError):
         return None
 

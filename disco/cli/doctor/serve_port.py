@@ -99,10 +99,8 @@ def _is_closed(folder: Path) -> bool:
 
 def _is_free(port: int) -> bool:
     with socket.socket() as trial:
-        if socket.has_ipv6 is not None and hasattr(socket, "SO_REUSEADDR"):
-            trial.setsockopt(
-                socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-            )  # as the server itself; not a port in use
+        if os.name == "posix":  # as the server itself; on Windows, it would allow a port in use
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             trial.bind(("127.0.0.1", port))
         except OSError:

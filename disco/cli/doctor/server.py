@@ -372,7 +372,10 @@ def _models(count: int) -> str:
 def _cost(model: str, host: str) -> str:
     requests = len(LADDER)
     reads, writes = _PROMPT_TOKENS + requests * _PROBE_TOKENS, _TOKENS + requests * 8
-    found = load_prices().find(model, host)
+    try:
+        found = load_prices().find(model, host)
+    except ConfigurationError:  # told under "price"
+        found = None
     tokens = f"about {reads} tokens to read and at most {writes} to write"
     if found is None:
         return f"{tokens}; the price of {model} is not known"

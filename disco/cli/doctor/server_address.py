@@ -272,14 +272,14 @@ def _no_key(given: str) -> Finding:
     misnamed = sorted(name for name in set_variables(_MISNAMED) if name != KEY)
     if misnamed:
         what = f"{KEY} is not set. {misnamed[0]} is set, but nothing reads it."
-        return does_not("key", what, sets(KEY, f'"${misnamed[0]}"'))
+        return does_not("key", what, sets(KEY, like=misnamed[0]))
     for name in sorted(set_variables(_OF_OTHERS)):
         if name.upper().startswith("AZURE"):
             told, remedy = "only disco.AzureDisco, in a program, reads it", sets(KEY, "...")
         else:
             usual = next((form[2] for form in _FORMS if form[1].upper() in name.upper()), "https://HOST/v1")
             told = "no command reads it"
-            remedy = f"""{sets(KEY, f'"${name}"')} and {sets(ADDRESS, usual)}"""
+            remedy = f"{sets(KEY, like=name)} and {sets(ADDRESS, usual)}"
         return unchecked("key", f"{KEY} is not set: there is no server. {name} is set, but {told}.", remedy)
     what = f"{KEY} is not set: there is no server, and every answer comes from this machine."
     return unchecked("key", what, sets(KEY, "..."))

@@ -43,9 +43,9 @@ def summarise(setup: Setup, findings: Sequence[Finding], facts: Facts) -> Summar
     can: list[str] = []
     cannot: list[str] = []
     settled = is_fine("preset") and (verdicts.get("settings") != "does not" or not (here or server))
-    chat = command(
-        "chat", *(["--local", setup.shown_local] if setup.local not in (None, "smollm2-135m") else [])
-    )
+    chosen = ["--local", setup.shown_local] if setup.local not in (None, "smollm2-135m") else []
+    chosen += ["--runtime", setup.runtime] if setup.runtime != "auto" else []
+    chat = command("chat", *chosen)
     if here and settled:
         can.append(f"get answers from this machine ({chat})")
     elif not here:

@@ -4,11 +4,15 @@ import json
 import os
 import stat
 
+import anyio
 import pytest
 from faults import rising
 from faults.in_memory import MemoryServer
 
 from disco.cli import main
+from disco.cli.chat.plain_view import PlainView
+from disco.cli.chat.terminal_output import can_draw
+from disco.cli.console import Screen
 
 pytestmark = pytest.mark.real
 
@@ -58,6 +62,15 @@ def test_a_failed_question_is_one_line_with_a_remedy_and_the_chat_goes_on(says, 
     assert [
         line for line in lines if line.startswith("The server at 127.0.0.1:9 cannot be reached.")
     ] == lines[-2:]
+
+
+@pytest.mark.parametrize("closed", ["stdin", "stdout"])
+def test_a_closed_stream_is_the_end(monkeypatch, closed):
+    """As behind `<&-` and `>&-`, where Python has no such stream at all."""
+    monkeypatch.setattr(f"sys.{closed}", None)
+    assert not can_draw()
+    with pytest.raises(EOFError):
+        anyio.run(PlainView(Screen(), "").question)
 
 
 def test_an_answer_in_doubt_begins_again_below_a_line_that_says_so(monkeypatch, says, capsys):

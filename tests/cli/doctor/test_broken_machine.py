@@ -116,6 +116,7 @@ def test_openai_is_of_another_version(doctor, monkeypatch, tmp_path):
     doctor().fault("packages", "openai 1.2.0 is installed", remedy='pip install "openai')
 
 
+@pytest.mark.slow
 def test_without_a_compiler_the_prebuilt_runtime_answers(doctor, monkeypatch):
     """The real server out of the wheel."""
     pytest.importorskip("xllamacpp")
@@ -173,7 +174,7 @@ def test_a_server_on_a_usual_port_is_found_and_what_to_type_is_told(doctor, monk
         report = doctor()
     found = report.of("found server")
     assert found["what"] == f"Ollama answers on port {port} with qwen3:4b."
-    assert f"--local http://localhost:{port}/v1#qwen3:4b " in found["remedy"]
+    assert f"--local 'http://localhost:{port}/v1#qwen3:4b' " in found["remedy"]
     assert any(
         f"disco chat --local 'http://localhost:{port}/v1#qwen3:4b'" in can for can in report.document["can"]
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import tomllib
 from contextlib import closing
 from pathlib import Path
@@ -18,11 +20,14 @@ import pytest
 from servers import free_port, smollm2_gguf
 
 from disco.cli import main
-from disco.cli.doctor import examination, packages
-from disco.cli.doctor.finding import Check
+from disco.cli.doctor import examination, model_list, packages
+from disco.cli.doctor.finding import Check, Facts, Setup, sets, typed
 from disco.cli.doctor.hidden_secrets import clean, known_secrets, quoted
+from disco.cli.doctor.machine import _of_container
 from disco.cli.doctor.packages import is_within
+from disco.cli.doctor.server import check_answer, check_price
 from disco.cli.main import _parser
+from disco.profiles import user_profile_dir
 from disco.state import Database
 from tests.cli.doctor.keyed_api import KEY, SECRET, api
 
@@ -102,28 +107,88 @@ def test_a_check_that_is_at_fault_says_so_and_stops_no_other(doctor, server, mon
     assert SECRET not in shown.out + shown.err
 
 
-def test_ctrl_c_ends_it_at_once():
+def test_ctrl_c_ends_it_at_once(monkeypatch, capsys):
     """While a server does not answer."""
+    monkeypatch.setattr(model_list, "_LIMIT_S", 600.0)
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
-        silent.settimeout(60)
-        environment = {
-            **os.environ,
-            "OPENAI_BASE_URL": f"http://127.0.0.1:{silent.getsockname()[1]}/v1",
-            "OPENAI_API_KEY": KEY,
-        }
-        patient = f"from disco.cli.doctor import model_list; model_list._LIMIT_S = 600.0; {RUN}"
-        command = [sys.executable, "-c", patient, "doctor", "--local", "none", "--port", str(free_port())]
-        with (
-            subprocess.Popen(
-                command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-            ) as process,
-            silent.accept()[0],  # the look whether anything listens
-            silent.accept()[0],  # the request
-        ):
-            process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert (b"Traceback" in err, SECRET.encode() in out + err) == (False, False)
+        monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{silent.getsockname()[1]}/v1")
+        monkeypatch.setenv("OPENAI_API_KEY", KEY)
+
+        def interrupted() -> None:
+            with silent.accept()[0], silent.accept()[0] as asked:  # the look whether anything listens; the request
+                assert asked.recv(100)
+                os.kill(os.getpid(), signal.SIGINT)
+                over.wait(60)
+
+        over = threading.Event()
+        user = threading.Thread(target=interrupted)
+        user.start()
+        status = main(["doctor", "--local", "none", "--port", str(free_port())])
+        over.set()
+        user.join()
+    assert status == 130
+    assert SECRET not in "".join(capsys.readouterr())
+
+
+class Closed(io.StringIO):
+    """A pipe that its reader has closed."""
+
+    def write(self, text):
+        raise BrokenPipeError
+
+
+def test_a_reader_that_leaves_ends_it(monkeypatch):
+    """As `disco doctor | head -1` does."""
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", Closed())
+        assert main(["doctor", "--local", "none"]) == 141
+
+
+def test_signs_that_the_output_cannot_write_end_nothing(monkeypatch):
+    """As in a pipe on Windows, whose encoding has no arrow."""
+    written = io.BytesIO()
+    with monkeypatch.context() as patch:
+        out = io.TextIOWrapper(written, encoding="ascii", write_through=True)
+        patch.setattr(sys, "stdout", out)
+        assert main(["doctor", "--local", "none"]) == 1
+    assert b"? export OPENAI_API_KEY" in written.getvalue()
+
+
+def test_a_price_is_told_as_disco_prices_check_does(monkeypatch):
+    monkeypatch.setenv("OPENAI_BASE_URL", "https://api.openai.com/v1")
+    facts = Facts(is_reached=True)
+    known = check_price(Setup(None, "balanced", "gpt-4o-mini"), facts)
+    assert "Listed as 'gpt-4o-mini' of openai on " in known.what
+    assert "0.15 USD in and 0.6 out per million tokens." in known.what
+    unknown = check_price(Setup(None, "balanced", "my-model"), facts)
+    assert unknown.what.startswith("No price is known for 'my-model' at api.openai.com.")
+    assert unknown.remedy.startswith("disco prices check my-model --base-url https://api.openai.com/v1")
+    own = user_profile_dir() / "prices.toml"
+    own.parent.mkdir(parents=True)
+    own.write_text("[broken")
+    assert check_price(Setup(None, "balanced", "gpt-4o-mini"), facts).verdict == "does not"
+    answer = anyio.run(check_answer, Setup(None, "balanced", "gpt-4o-mini"), facts)
+    assert "the price of gpt-4o-mini is not known" in answer.what
+
+
+def test_the_memory_that_a_container_leaves_counts_what_it_has_read_of_files(tmp_path):
+    (tmp_path / "memory.max").write_text("1000\n")
+    (tmp_path / "memory.current").write_text("900\n")
+    (tmp_path / "memory.stat").write_text("anon 200\nfile 700\ninactive_file 500\nactive_file 100\nslab 9\n")
+    assert _of_container(tmp_path) == 700
+    (tmp_path / "memory.max").write_text("max\n")
+    assert _of_container(tmp_path) is None
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell of POSIX")
+def test_what_is_to_be_typed_reaches_a_shell_as_it_is_meant(monkeypatch):
+    path = str(Path.home() / "my models" / "$x.gguf")
+    line = f"{sets('HERE', 'http://[::1]/a&b')}; {sets('THERE', like='HERE')}; printf '%s|' \"$THERE\" {typed(path)}"
+    ran = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stdout == f"http://[::1]/a&b|{path}|"
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert sets("HERE", "http://h/v1") == '$env:HERE = "http://h/v1"'
+    assert sets("THERE", like="HERE") == "$env:THERE = $env:HERE"
 
 
 @pytest.mark.slow
