@@ -21,6 +21,7 @@ def terminal_output() -> Output:
         from prompt_toolkit.output import create_output  # noqa: PLC0415 - only here
 
         return create_output()
+    from prompt_toolkit.output.color_depth import ColorDepth  # noqa: PLC0415 - as below
     from prompt_toolkit.output.vt100 import Vt100_Output  # noqa: PLC0415 - not on Windows
 
     class WithoutQuestions(Vt100_Output):
@@ -37,4 +38,4 @@ def terminal_output() -> Output:
         def get_rows_below_cursor_position(self) -> int:
             return 1
 
-    return WithoutQuestions.from_pty(sys.stdout)
+    return WithoutQuestions.from_pty(sys.stdout, default_color_depth=ColorDepth.from_env())  # of NO_COLOR

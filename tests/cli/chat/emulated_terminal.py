@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -56,6 +57,11 @@ class EmulatedTerminal:
     @property
     def text(self) -> str:
         return "\n".join(self.lines)
+
+    @property
+    def echoes(self) -> bool:
+        """Whether the terminal itself shows keys, and takes Ctrl-C for a signal."""
+        return bool(termios.tcgetattr(self._child.child_fd)[3] & (termios.ECHO | termios.ISIG))
 
     @property
     def is_ready(self) -> bool:
