@@ -44,10 +44,12 @@ class PlainView:
     async def _line(self, prompt: str) -> str:
         if sys.stdin is None or sys.stdout is None:  # closed, which `input` does not take for the end
             raise EOFError
-        if prompt and sys.platform != "win32":  # not in a thread, which Ctrl-C would leave to wait for another line
+        if (
+            prompt and sys.platform != "win32"
+        ):  # not in a thread, which Ctrl-C would leave to wait for another line
             print(prompt, end="", flush=True)
             await anyio.wait_readable(sys.stdin)  # a terminal gives whole lines
-            return input()
+            return input()  # noqa: ASYNC250 - the line is there
         return await anyio.to_thread.run_sync(input, prompt, abandon_on_cancel=True)
 
     @asynccontextmanager

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from disco.cli.doctor.finding import Facts, Finding, Setup, command
+from disco.client.endpoint_catalog.local_servers import is_address
 
 __all__ = ["Summary", "summarise"]
 
@@ -49,7 +50,8 @@ def summarise(setup: Setup, findings: Sequence[Finding], facts: Facts) -> Summar
     if here and settled:
         can.append(f"get answers from this machine ({chat})")
     elif not here:
-        named = "" if setup.local is None else f" with --local {setup.shown_local}"
+        is_named = setup.local is not None and not is_address(setup.local)  # an address may hold a password
+        named = f" with --local {setup.shown_local}" if is_named else ""
         cannot.append(f"get answers from this machine{named}")
     if not here and facts.local_address:
         can.append(

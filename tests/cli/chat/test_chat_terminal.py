@@ -220,7 +220,9 @@ def test_while_an_answer_is_written_one_may_type_resize_the_window_and_stop_the_
         assert re.fullmatch(r"server writes · bank 0 tokens · [\d.]+ µ\$", terminal.bar)
         terminal.type(CTRL_C)
         echoed = []  # a second Ctrl-C, between the answer and the question, would end the chat
-        terminal.until(lambda: echoed.append(terminal.echoes) or "[stopped; server; first word" in terminal.text)
+        terminal.until(
+            lambda: echoed.append(terminal.echoes) or "[stopped; server; first word" in terminal.text
+        )
         terminal.until(
             lambda: (
                 echoed.append(terminal.echoes)

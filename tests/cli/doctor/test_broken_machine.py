@@ -215,6 +215,13 @@ def test_an_address_without_its_path(doctor):
     assert '"http://localhost:11434/v1"' in found["remedy"]
 
 
+@pytest.mark.parametrize("where", ["http://me:Zq7Xw2@127.0.0.1:9/v1#m", "http://127.0.0.1:9/v1?key=Zq7Xw2#m"])
+def test_a_password_in_an_address_is_not_shown(doctor, where):
+    report = doctor("--local", where)
+    assert report.of("local server")["verdict"] == "does not"
+    assert "Zq7Xw2" not in report.text
+
+
 def test_a_web_page_where_the_local_server_should_be(doctor, server):
     with server(lambda path, key: (200, "text/html", "<html>a router's page</html>")) as base_url:
         report = doctor("--local", f"{base_url}#m")

@@ -115,7 +115,10 @@ def test_ctrl_c_ends_it_at_once(monkeypatch, capsys):
         monkeypatch.setenv("OPENAI_API_KEY", KEY)
 
         def interrupted() -> None:
-            with silent.accept()[0], silent.accept()[0] as asked:  # the look whether anything listens; the request
+            with (
+                silent.accept()[0],
+                silent.accept()[0] as asked,
+            ):  # the look whether anything listens; the request
                 assert asked.recv(100)
                 os.kill(os.getpid(), signal.SIGINT)
                 over.wait(60)
