@@ -133,9 +133,10 @@ def test_commands_complete_choose_keep_here_ask_again_and_forget(served_only):
         assert terminal.ended() == 0
 
 
-@pytest.mark.parametrize("columns", [40, pytest.param(61, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("columns", [40, 61])
 def test_words_break_at_the_edge_and_code_is_left_to_the_terminal(served_only, columns):
-    with talking(served_only, text=STORY, columns=columns, rows=60, NO_COLOR="1") as (terminal, _):
+    with talking(served_only, text=STORY, columns=columns, rows=60) as (terminal, _):
         terminal.type("Tell me." + ENTER)
         terminal.until("first word after")
         terminal.ready()
@@ -151,7 +152,6 @@ def test_words_break_at_the_edge_and_code_is_left_to_the_terminal(served_only, c
         line = rest.partition("\n")[0]
         assert "".join(code.split("\n")[: 1 + len(line) // columns]) == line.rstrip()  # as the terminal wraps
         assert code.endswith("```\nNobody remembers her answer.")
-        assert not re.search(rb"\x1b\[[0-9;]*3[1-7]m", terminal.sent)
 
 
 class GatedServer(PlainServer):
@@ -201,7 +201,10 @@ def gated():
 
 def test_while_an_answer_is_written_one_may_type_resize_the_window_and_stop_the_answer(served_only):
     options = ("--preset", served_only, "--price", "1,1", "--budget-usd", "0.5")
-    with gated() as (server, base_url), chat(*options, columns=120, server=base_url) as terminal:
+    with (
+        gated() as (server, base_url),
+        chat(*options, columns=120, server=base_url, NO_COLOR="1") as terminal,
+    ):
         terminal.ready()
         assert "budget 0.50 USD of 0.50 USD left" in terminal.bar
         terminal.type("Tell me." + ENTER)
@@ -230,6 +233,7 @@ def test_while_an_answer_is_written_one_may_type_resize_the_window_and_stop_the_
             )
         )
         assert not any(echoed)
+        assert not re.search(rb"\x1b\[[0-9;]*3[1-7]m", terminal.sent)
         assert terminal.since("you: Tell me.")[:3] == narrow
         assert "writes" not in terminal.text  # nothing of the status line is left behind
         server.gate.set()
