@@ -50,7 +50,7 @@ class Screen:
     def __init__(self, file: IO[str] | None = None, *, width: int | None = None) -> None:
         if file is None and hasattr(sys.stdout, "reconfigure"):
             sys.stdout.reconfigure(errors="replace")  # an arrow, say, where its encoding has none
-        self._console = _Console(file=file, highlight=False, width=width)
+        self._console: Console = _Console(file=file, highlight=False, width=width)
         if width is None and not self._console.is_terminal:
             self._console.width = 110
         self._colours: dict[str, str] = {}
