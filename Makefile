@@ -51,7 +51,7 @@ assist: $(VENV)/.demo
 speculate: $(VENV)/.demo
 	$(BIN)/disco demo --speculate
 
-chat: $(VENV)/.demo
+chat: $(VENV)/.quick
 	$(BIN)/disco chat
 
 # Two processes, for two cores. The tests of one file share a process and its server.

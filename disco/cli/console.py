@@ -161,7 +161,10 @@ class Screen:
             yield show
 
     def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        """Print a table; a column whose cells are all numbers is right-aligned."""
+        """Print a table; a column whose cells are all numbers is right-aligned.
+
+        Where a terminal is too narrow for it, it has no lines between its columns.
+        """
         cells = [[str(cell) for cell in row] for row in rows]
         table = Table(title=title or None, title_justify="left", title_style="bold")
         for index, column in enumerate(columns):
@@ -170,14 +173,15 @@ class Screen:
         for row in cells:
             table.add_row(*(Text(cell) for cell in row))
         self.flush_line()
+        width = self._console.width
+        wanted = self._console.measure(table, options=_endless(self._console)).maximum
         if self.is_terminal:
+            if wanted > width:  # without its lines it may have room, and its figures stay whole
+                table.box, table.padding, table.pad_edge = None, (0, 1, 0, 0), False
             self._console.print(table)
             return
         # A file has no width limit, and a table with truncated figures would be useless.
-        width = self._console.width
-        self._console.width = max(
-            width, self._console.measure(table, options=_endless(self._console)).maximum
-        )
+        self._console.width = max(width, wanted)
         self._console.print(table)
         self._console.width = width
 

@@ -5,7 +5,7 @@
 
 With OPENAI_API_KEY set (and OPENAI_BASE_URL, OPENAI_MODEL where the server is not OpenAI's), your server and the
 local model answer together. Without it, the local model answers alone.
-Needs: pip install "disco-llm[demo]" fastapi uvicorn
+Needs: pip install fastapi uvicorn, and a local model: docs/start/install.md
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fastapi.responses import FileResponse, StreamingResponse
 from pydantic import BaseModel
 
 from disco import AsyncDisco
-from disco.cli.demonstration.demo_server import DemoServer
+from disco.cli.demonstration.demo_runtime import server_class
 from disco.dispatch import available_presets, load_preset
 from disco.endpoints.continuation import Continuation
 
@@ -103,7 +103,7 @@ def main() -> None:
         model = os.environ.get("OPENAI_MODEL", "gpt-4o-mini")
         settings: dict[str, Any] = {}
         if given.demo_server:
-            server = stack.enter_context(DemoServer(LOCAL))
+            server = stack.enter_context(server_class("auto")(LOCAL))
             # The server continues through /completions with the same model file, so the file's template fits.
             continuation = Continuation(method="completions", template=str(server.model))
             settings = {"base_url": server.base_url, "api_key": "none", "continuation": continuation}

@@ -46,6 +46,18 @@ def test_without_a_terminal_text_is_unchanged_and_lines_tables_and_steps_are_pla
     assert step.startswith("Loading: 0.")
 
 
+def test_a_table_that_is_too_wide_for_the_terminal_has_no_lines_before_its_figures_are_cut():
+    columns = ["how", *("0.123 s" for _ in range(8))]
+    row = ["server", *(f"{number}.123" for number in range(8))]
+    screen, out = made(terminal=True)
+    screen.table("Wide", columns, [row])
+    assert "│" not in out.getvalue()
+    assert any(line.split() == row for line in out.getvalue().splitlines())
+    screen, out = made(terminal=True)
+    screen.table("Narrow", columns[:3], [row[:3]])
+    assert "│" in out.getvalue()
+
+
 def test_an_answer_cannot_send_control_codes_to_the_terminal():
     for screen, out in (made(), made(terminal=True)):
         screen.stream("safe\x1b]0;title\x07\x1b[2J\x9b31m\rtext\n", "device")

@@ -122,7 +122,7 @@ def check_extras(setup: Setup, facts: Facts) -> list[Finding]:  # noqa: ARG001 -
     """Look at the packages of the extras that are installed at least in part."""
     by_extra: dict[str, list[Requirement]] = {}
     for one in requirements():
-        if one.extra and one.extra != "dev" and one.name not in ("disco-llm", *PACKAGES.values()):
+        if one.extra and one.extra != "dev" and one.name != "disco-llm":
             by_extra.setdefault(one.extra, []).append(one)
     if not by_extra:
         return []
@@ -131,7 +131,9 @@ def check_extras(setup: Setup, facts: Facts) -> list[Finding]:  # noqa: ARG001 -
     for extra, needed in sorted(by_extra.items()):
         if all(_version(one.name) is not None for one in needed):
             whole.append(extra)
-            faults |= {one.name: fault for one in needed if (fault := _fault(one, "extras")) is not None}
+            for one in needed:  # check_runtime looks at the runtimes' versions
+                if one.name not in PACKAGES.values() and (fault := _fault(one, "extras")) is not None:
+                    faults[one.name] = fault
     missing = sorted(set(by_extra) - set(whole))
     told = f"Installed: {', '.join(whole) or 'none'}. Not installed: {', '.join(missing) or 'none'}."
     return [*faults.values(), works("extras", told)]

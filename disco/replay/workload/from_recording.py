@@ -108,7 +108,7 @@ def _server(trace: Trace, profile: ServerProfile | None) -> tuple[Empirical, flo
     else:
         raise ConfigurationError(
             f"the recording {trace.name!r} has no first token of the server, so the server's TTFT is unknown; name a "
-            "server profile"
+            "server profile, as --server gpt-4o-mini-2024"
         )
     tpot_s = _known(trace.tpot_s)
     tpot_s = tpot_s[tpot_s > 0]

@@ -16,7 +16,7 @@ from quirks.ollama import Ollama
 from quirks.server import KnownText, running
 from servers import free_port, smollm2_gguf
 
-from disco.cli.doctor import desk_servers
+from disco.cli.doctor import desk_servers, packages
 from disco.endpoints.attached.announcement import Announcement, ServedModel, announced
 from disco.endpoints.attached.process_identity import process_start
 from disco.state import Database
@@ -125,6 +125,16 @@ def test_without_a_compiler_the_prebuilt_runtime_answers(doctor, monkeypatch):
     assert report.document["status"] == 0
     assert "xllamacpp" in report.of("runtime")["what"]
     assert "writes its first word" in report.of("local model")["what"]
+
+
+def test_the_extra_of_a_runtime_is_told_as_the_others_are(doctor, monkeypatch):
+    needed = tuple(
+        packages.Requirement(name, "", extra)
+        for name, extra in (("xllamacpp", "prebuilt"), ("llama-cpp-python", "local"), ("psutil", "power"))
+    )
+    monkeypatch.setattr(packages, "requirements", lambda: needed)
+    monkeypatch.setattr(packages, "_version", {"xllamacpp": "2026.10.1"}.get)
+    assert doctor().of("extras")["what"] == "Installed: prebuilt. Not installed: local, power."
 
 
 @pytest.mark.slow
