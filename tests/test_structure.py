@@ -57,11 +57,12 @@ ENDPOINT_KINDS = {
     "endpoints.openai_api": {"endpoints.continuation"},
     "endpoints.llamacpp": {"endpoints.saved_prompts"},
     "endpoints.local_server": {"endpoints.openai_api", "endpoints.continuation"},
-    # Of llama.cpp's room, what every local model has: its file, what is measured of it, and the end of its process.
+    # Of llama.cpp's room, what every local model has: its file, what is measured of it, the end of its process, and
+    # which parameters it serves.
     "endpoints.prebuilt": {
         *("endpoints.local_server", "endpoints.openai_api", "endpoints.continuation"),
         *("endpoints.llamacpp.model.model_files", "endpoints.llamacpp.batching.model_fingerprint"),
-        "endpoints.llamacpp.runtime",
+        *("endpoints.llamacpp.runtime", "endpoints.llamacpp.request_params"),
     },
     "endpoints.redaction": {"endpoints.openai_api", "endpoints.continuation"},
     "endpoints.saved_prompts": set(),

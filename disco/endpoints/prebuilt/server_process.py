@@ -41,7 +41,8 @@ __all__ = [
 ]
 
 _CLOSE_S: Final = 3.0  # limit for the end of a killed process
-_ERROR: Final = re.compile(r"[\d.]+ E [^:]*: (.*)")  # a line of llama.cpp's log: time, level, function, text
+# A line of llama.cpp's log: time, level, function, text. Or the last one of a Python traceback.
+_ERROR: Final = re.compile(r"(?:[\d.]+ E [^:]*: |(?=[A-Za-z.]+Error: ))(.*)")
 _LINE: Final = 4096  # bytes; a longer line is read in pieces
 
 

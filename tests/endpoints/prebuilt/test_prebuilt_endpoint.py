@@ -87,14 +87,14 @@ async def test_a_crash_in_mid_answer_fails_over_to_the_next_process():
             stream = await client.chat.completions.create(
                 model="any",
                 messages=[{"role": "user", "content": "Write a long story about a river and a mill."}],
-                max_tokens=60,
+                max_tokens=30,
                 temperature=0.0,
                 stream=True,
             )
             first, text = endpoint._process.current, ""
             async for chunk in stream:
                 text += (chunk.choices[0].delta.content or "") if chunk.choices else ""
-                if len(text) > 40 and endpoint.process_id == first.pid:
+                if len(text) > 20 and endpoint.process_id == first.pid:
                     os.kill(first.pid, signal.SIGKILL)
         route, second = stream.route, endpoint._process.current
         assert route.seamless
@@ -160,6 +160,15 @@ async def test_a_file_that_cannot_be_used_says_why(tmp_path, made, kind, cause):
             with pytest.raises(kind, match=re.escape(cause)):
                 await endpoint.warm_up()
         await until(lambda: endpoint._process._child is None)
+
+
+async def test_a_package_that_cannot_be_loaded_says_why(tmp_path, monkeypatch):
+    broken = "raise ImportError('libgomp.so.1: cannot open shared object file')"
+    (tmp_path / "xllamacpp.py").write_text(broken, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    async with own() as endpoint:
+        with pytest.raises(LocalModelError, match=r"ImportError: libgomp\.so\.1: cannot open"):
+            await endpoint.warm_up()
 
 
 async def test_a_load_that_takes_too_long_is_ended():
