@@ -39,6 +39,7 @@ class VerifyServer:
     verdicts: int = 0
     open: int = 0
     connections: int = 0
+    most_connected: int = 0
     writers: set[asyncio.StreamWriter] = field(default_factory=set)
     server: asyncio.Server | None = None
 
@@ -55,6 +56,7 @@ class VerifyServer:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.writers.add(writer)
         self.connections += 1
+        self.most_connected = max(self.most_connected, len(self.writers))
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")

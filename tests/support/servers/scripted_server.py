@@ -186,6 +186,9 @@ async def scripted_server(
         try:
             yield server
         finally:
+            # What was accepted comes to its handler, which closes it; cancelled on its way, it would be left open.
+            for _ in range(10):
+                await anyio.lowlevel.checkpoint()
             tasks.cancel_scope.cancel()
 
 
