@@ -50,7 +50,7 @@ class Installed:
         """
         try:
             loaded = EntryPoint(self.name, self.value, self.group).load()
-        except Exception as error:  # a package may fail in any way when it is imported
+        except (Exception, SystemExit) as error:  # a package may fail in any way when it is imported
             # The text of an ImportError names a module; any other text may quote anything.
             why = f": {error}" if isinstance(error, ImportError | AttributeError) else ""
             raise ConfigurationError(

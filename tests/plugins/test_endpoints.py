@@ -32,8 +32,11 @@ def misplaced(argument, *, name):
 
 def words(argument, *, name):
     return argument
+
+def nameless(argument):
+    return argument
 """
-ATTRIBUTES = ("simulated", "misnamed", "misplaced", "words", "missing")
+ATTRIBUTES = ("simulated", "misnamed", "misplaced", "words", "nameless", "missing")
 ASKED = [{"role": "user", "content": "Hello"}]
 
 
@@ -117,6 +120,7 @@ def test_what_else_a_text_may_mean_is_not_taken(package, tmp_path, monkeypatch):
         ("misnamed:x", "calls its endpoint 'mine', and was told to call it 'device'"),
         ("misplaced:x", "not 'moon' with"),
         ("words:x", "makes a str, which is no disco.endpoints.contract.Endpoint"),
+        ("nameless:x", r"failed \(TypeError\) before it had made an endpoint"),
         ("missing:x", "cannot be imported"),
     ],
 )
@@ -163,6 +167,7 @@ def test_a_secret_behind_the_colon_is_in_no_repr():
 
 def test_disco_plugins_lists_what_is_installed_and_what_does_not_load(package, site, capsys):
     install(site, "coin", code="def make(*, ttft, width=1): ...", policies={"coin": "make", "race": "make"})
+    install(site, "leaves", code="raise SystemExit", policies={"gone": "make"}, endpoints={"hf": "make"})
     install(site, "good", code="class P:\n  name='p'\n  def starts(self): ...\n", policies={"good": "P"})
     assert main(["plugins"]) == 1
     printed = capsys.readouterr().out
@@ -172,6 +177,8 @@ def test_disco_plugins_lists_what_is_installed_and_what_does_not_load(package, s
     assert "cannot be imported" in rows["missing:..."]
     assert "makes a NoneType" in rows["coin"]
     assert "disco has a policy of this name" in rows["race"]
+    assert "SystemExit" in rows["gone"]
+    assert "never used" in rows["hf:..."]
     assert "loads" in rows["good"]
 
 

@@ -35,11 +35,28 @@ class Quick(Odd):
 
 def wrong(): return 7
 nothing = 7
+class Failing(Quick):
+    def __init__(self, *, made=True, fails=""):
+        if not made:
+            raise KeyError("a secret")
+        self.fails = fails
+    def _do(self, what):
+        if what == self.fails:
+            raise RuntimeError("a secret")
+    def starts(self, features, device, server):
+        self._do("starts")
+        return [Start("server")]
+    def refit(self, lengths, ttft): self._do("refit")
+    def delays(self, prompt_tokens):
+        self._do("delays")
+        return {"none": None, "short": ([0.0], [0.0]), "negative": (prompt_tokens * -1.0, prompt_tokens)}.get(
+            self.fails, (prompt_tokens * 0, prompt_tokens * float("inf"))
+        )
 class Words:
     name = "words"
     def starts(self, features, device, server): return ["server"]
 """
-ATTRIBUTES = ("coin", "Odd", "Quick", "wrong", "nothing", "missing", "Words")
+ATTRIBUTES = ("coin", "Odd", "Quick", "wrong", "nothing", "missing", "Words", "Failing")
 DEVICE, SERVER = Candidate("device", "device"), Candidate("server", "any")
 
 
@@ -140,12 +157,41 @@ def test_a_preset_that_cannot_be_followed_is_refused_where_it_is_read(package, p
         ("odd", {"side": "edge"}, "starts 'edge'; this request has only 'device' and 'server'"),
         ("odd", {"after_s": -1.0}, "after -1.0 s"),
         ("odd", {"after_s": float("inf")}, "To start it never, leave its start out"),
+        ("odd", {"after_s": "soon"}, "after 'soon' s"),
         ("words", {}, "returns a str where a disco.plan.Start must be"),
     ],
 )
 def test_a_decision_that_is_none_names_the_package(package, policy, options, said):
     with pytest.raises(ConfigurationError, match=rf"of the package coin-flips 1\.0.*{said}"):
         build(policy, **options).starts(Features(1), DEVICE, SERVER)
+
+
+def test_what_a_policy_raises_is_told_by_its_type_with_the_package(package):
+    tokens = np.array([1, 2])
+
+    def refused(said, what, *given):
+        with pytest.raises(
+            ConfigurationError, match=rf"'failing' of the package coin-flips 1\.0.*{said}"
+        ) as e:
+            what(*given)
+        assert "secret" not in str(e.value)
+
+    refused(r"failed \(KeyError\) when it was made", lambda: build("failing", made=False))
+    refused(
+        r"failed \(RuntimeError\) when it decided",
+        build("failing", fails="starts").starts,
+        Features(1),
+        DEVICE,
+        SERVER,
+    )
+    refused(r"failed \(RuntimeError\) when it decided", build("failing", fails="delays").delays, tokens)
+    unfitted = build("failing", fails="refit")
+    unfitted.refit(Lengths.from_samples([1]), Empirical.from_samples([1.0]))  # the answer before is complete
+    refused(r"failed \(RuntimeError\) when it was fitted", unfitted.starts, Features(1), DEVICE, SERVER)
+    for wrong in ("none", "short", "negative"):
+        refused("two times for each request", build("failing", fails=wrong).delays, tokens)
+    device_s, server_s = build("failing").delays(tokens)
+    assert (device_s.tolist(), server_s.tolist()) == ([0.0, 0.0], [np.inf, np.inf])
 
 
 def test_policies_of_disco_have_no_options():

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from disco.endpoints.contract import Endpoint
     from disco.rates import PriceChoice
 
-__all__ = ["EndpointFactory", "Plugin", "as_plugin"]
+__all__ = ["EndpointFactory", "Plugin", "as_plugin", "can_be_kind"]
 
 # Two letters at least: one letter is a drive. What stands behind the colon is the package's own matter.
 _SPEC = re.compile(r"([A-Za-z][A-Za-z0-9_-]+):(.*)", re.DOTALL)
@@ -106,14 +106,14 @@ class Plugin:
             made = factory(argument, name=name)
         except DiscoError as error:
             raise ConfigurationError(f"{found.label}: {error}") from error
-        except (TypeError, ValueError) as error:
+        except ValueError as error:
             raise ConfigurationError(
                 f"{found.label} refuses what stands behind the colon: {error}"
             ) from error
         except Exception as error:
-            # Its text may quote anything, so only its type is told.
+            # Its text may quote anything, so only its type is told; the traceback has the rest.
             raise ConfigurationError(
-                f"{found.label} failed ({type(error).__name__}) before it had made an endpoint."
+                f"{found.label} failed ({type(error).__name__}) before it had made an endpoint. Update that package."
             ) from error
         if not isinstance(made, Endpoint):
             raise ConfigurationError(
@@ -131,6 +131,11 @@ class Plugin:
         return made
 
 
+def can_be_kind(name: str) -> bool:
+    """Whether users can name a kind of endpoint by this: as a word of two letters or more that is not disco's own."""
+    return name not in _OWN and _SPEC.fullmatch(f"{name}:") is not None
+
+
 def as_plugin(given: object) -> Plugin | None:
     """Return the plug-in that a text or a `Plugin` means; None where it is something else.
 
@@ -142,7 +147,7 @@ def as_plugin(given: object) -> Plugin | None:
     if not isinstance(given, str) or "://" in given:
         return None
     match = _SPEC.fullmatch(given)
-    if match is None or match[1] in _OWN:
+    if match is None or not can_be_kind(match[1]):
         return None
     known = any(one.name == match[1] for one in installed(ENDPOINTS))
     is_port = match[2].partition("#")[0].partition("/")[0].isdigit()

@@ -10,13 +10,15 @@ import inspect
 import math
 import tomllib
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from disco._plugins import Installed
 from disco.candidate import Candidate
-from disco.dispatch.policies.policy import FittedPolicy, Policy, VectorPolicy
+from disco.dispatch.policies.policy import Delays, FittedPolicy, Policy, VectorPolicy
 from disco.dispatch.request_features import Features
 from disco.errors import ConfigurationError, DiscoError, nearest
 from disco.plan import Start
@@ -27,6 +29,8 @@ __all__ = ["GIVEN", "PluggedPolicy", "check_plugged", "make_plugged", "policy_sp
 
 GIVEN: Final = ("lengths", "ttft", "device", "budget", "tail", "rng")
 """The arguments that disco gives to a factory that names them; see `PolicyFactory`."""
+
+_T = TypeVar("_T")
 
 # On these a policy is made once where a preset is read, so that a wrong option shows there, not in the first request.
 _TRIAL_TOKENS = (20, 200, 2000)
@@ -120,6 +124,8 @@ def make_plugged(found: Installed, options: Mapping[str, Any], **given: Any) -> 
         raise ConfigurationError(f"{found.label}: {error}") from error
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"{found.label} cannot be made: {error}") from error
+    except Exception as error:
+        raise _failed(found, "it was made", error) from error
     if not (callable(getattr(made, "starts", None)) and isinstance(getattr(made, "name", None), str)):
         raise ConfigurationError(
             f"{found.label} makes a {type(made).__name__}, which is no policy: it needs `name`, a text, and `starts`."
@@ -127,19 +133,33 @@ def make_plugged(found: Installed, options: Mapping[str, Any], **given: Any) -> 
     return PluggedPolicy(made, found)  # type: ignore[arg-type] # checked just now
 
 
+def _failed(found: Installed, when: str, error: Exception) -> ConfigurationError:
+    # Its text may quote anything, so only its type is told; the traceback has the rest.
+    return ConfigurationError(
+        f"{found.label} failed ({type(error).__name__}) when {when}. Update that package, or choose another policy."
+    )
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float | np.number) and 0.0 <= float(value) < math.inf
+
+
 class PluggedPolicy:
     """A policy of another package, whose every decision is checked: a wrong one would be a fault of the session.
 
     `refit` and `delays` are attributes where the policy has them, so that `FittedPolicy` and `VectorPolicy` see them.
+    Where the policy fails or decides nothing, ConfigurationError names the package. That of `refit`, which is called
+    when an answer is over, is raised by the next decision. Mutable: `_unfitted`, that error.
     """
 
     def __init__(self, policy: Policy, found: Installed) -> None:
         self._policy = policy
         self._found = found
+        self._unfitted: ConfigurationError | None = None
         if isinstance(policy, FittedPolicy):
-            self.refit = policy.refit
+            self.refit = partial(self._refit, policy)
         if isinstance(policy, VectorPolicy):
-            self.delays = policy.delays
+            self.delays = partial(self._delays, policy)
 
     @property
     def name(self) -> str:
@@ -149,12 +169,8 @@ class PluggedPolicy:
     def starts(
         self, features: Features, device: Candidate | None, server: Candidate | None
     ) -> tuple[Start, ...]:
-        """See `Policy`.
-
-        Raises:
-            ConfigurationError: the policy's decision is no decision; the message names the package.
-        """
-        starts = tuple(self._policy.starts(features, device, server))
+        """See `Policy`."""
+        starts = self._ask(lambda: tuple(self._policy.starts(features, device, server)))
         able = {side.name for side in (device, server) if side is not None}
         if not starts:
             raise ConfigurationError(
@@ -170,9 +186,43 @@ class PluggedPolicy:
                     f"{self._found.label} starts {start.endpoint!r}; this request has only "
                     f"{' and '.join(repr(name) for name in sorted(able))}."
                 )
-            if not 0.0 <= start.after_s < math.inf:
+            if not _is_time(start.after_s):
                 raise ConfigurationError(
-                    f"{self._found.label} starts {start.endpoint!r} after {start.after_s} s. To start it never, leave "
-                    "its start out."
+                    f"{self._found.label} starts {start.endpoint!r} after {start.after_s!r} s. To start it never, "
+                    "leave its start out."
                 )
         return starts
+
+    def _refit(self, policy: FittedPolicy, lengths: Lengths, ttft: Empirical) -> None:
+        self._unfitted = None
+        try:
+            policy.refit(lengths, ttft)
+        except Exception as error:  # noqa: BLE001 - raised by the next decision
+            self._unfitted = _failed(self._found, "it was fitted", error)
+            self._unfitted.__cause__ = error
+
+    def _delays(self, policy: VectorPolicy, prompt_tokens: NDArray[np.int64]) -> Delays:
+        made = self._ask(policy.delays, prompt_tokens)
+        try:
+            device_s, server_s = (np.asarray(side_s, dtype=np.float64) for side_s in made)
+            right = device_s.shape == server_s.shape == prompt_tokens.shape
+            # What is no number is not >= 0.
+            right = right and bool(
+                ((device_s >= 0) & (server_s >= 0) & np.isfinite(np.minimum(device_s, server_s))).all()
+            )
+        except (TypeError, ValueError):
+            right = False
+        if not right:
+            raise ConfigurationError(
+                f"{self._found.label}: `delays` must return two times for each request, in seconds, 0 or more; inf is "
+                "never, and stands on one side at most."
+            )
+        return Delays(device_s, server_s)
+
+    def _ask(self, what: Callable[..., _T], *given: object) -> _T:
+        if self._unfitted is not None:
+            raise self._unfitted
+        try:
+            return what(*given)
+        except Exception as error:
+            raise _failed(self._found, "it decided", error) from error
