@@ -13,6 +13,7 @@ import ctypes
 import importlib
 import json
 import os
+import select
 import signal
 import sys
 import threading
@@ -44,6 +45,7 @@ def main() -> NoReturn:
         server = xllamacpp.Server(_params(xllamacpp, settings))
     except RuntimeError:  # its log, on stderr, says why
         os._exit(REFUSED)
+    _when_the_starter_ends(None)
     sys.stdout.write(f"{READY} {server.listening_address}\n")
     sys.stdout.flush()
     sys.stdin.buffer.read()
@@ -82,14 +84,18 @@ def _params(xllamacpp: Any, settings: dict[str, Any]) -> Any:
 def _end_with(parent_pid: int) -> None:
     """End this process when the one that started it has ended, while the library loads, too.
 
-    The end of stdin says so once the server answers. While it loads, no other thread of this program runs: there, Linux
-    ends it. Elsewhere it ends when it has loaded. A process forked off the parent may keep stdin open.
+    The end of stdin says so once the server answers; a process forked off the parent may keep stdin open, so a thread
+    looks as well. While the model loads, no other thread of this program runs: there, Linux ends it. Elsewhere it ends
+    when it has loaded.
     """
-    if os.name != "posix" or os.getppid() != parent_pid:  # started through another program
+    if os.name != "posix":
         return
-    if sys.platform == "linux":
-        # The thread that started this process lives as long as its process.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _when_the_starter_ends(signal.SIGKILL)
+    if os.getppid() != parent_pid:  # it has ended already, or another program stands between the two
+        _when_the_starter_ends(None)
+        if select.select([sys.stdin], [], [], 0)[0]:  # nothing but its end comes behind the settings
+            os._exit(0)
+        return
 
     def watch() -> None:
         while os.getppid() == parent_pid:
@@ -97,6 +103,15 @@ def _end_with(parent_pid: int) -> None:
         os._exit(0)
 
     threading.Thread(target=watch, name="parent", daemon=True).start()
+
+
+def _when_the_starter_ends(sent: signal.Signals | None) -> None:
+    """Let Linux send this process a signal, or none, when the thread ends that started it.
+
+    That thread waits until the model is loaded. Then it may end before its process does.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, sent or 0)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -64,6 +64,22 @@ def test_it_ends_when_its_parent_is_killed():
     assert not is_alive(pid)
 
 
+def test_it_outlives_the_thread_that_started_it():
+    """A demonstration starts its server in a worker thread, which ends when it has been idle."""
+    with ExitStack() as stack:
+        started = []
+
+        def start() -> None:
+            started.append(stack.enter_context(child()))
+            started[0].stdout.readline()
+
+        thread = threading.Thread(target=start)
+        thread.start()
+        thread.join()
+        with pytest.raises(subprocess.TimeoutExpired):
+            started[0].wait(0.3)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("loads", [False, True])
 def test_it_ends_at_the_end_of_its_input(loads):
@@ -83,6 +99,13 @@ def test_a_port_that_is_taken_is_named():
             printed = process.stdout.read()
             assert process.wait() == REFUSED
     assert b"bind" in printed, printed
+
+
+def test_it_loads_nothing_for_a_parent_that_has_ended_already():
+    settings = json.loads(settings_line(ServerSettings("no-such-file.gguf", "m", 512, 1)))
+    told = json.dumps({**settings, "parent_pid": 2**22 + 1}).encode() + b"\n"
+    ran = subprocess.run(server_command(), input=told, env=server_environment(), timeout=60, check=False)
+    assert ran.returncode == 0, "it looked for the model"
 
 
 @pytest.mark.slow
