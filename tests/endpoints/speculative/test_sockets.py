@@ -60,7 +60,7 @@ async def test_an_answer_takes_two_connections_and_gives_them_back(parallel):
         assert (text, end.finish_reason) == (SPOKEN, "stop")
         assert attempt.speculation.distributed_tokens > 20
         assert attempt.speculation.rounds == len(served.rounds)
-        # A stream, and `Rounds.in_flight`. At once: on a busy machine a pause outlasts what the SDK keeps idle ones for.
+        # A stream, and `Rounds.in_flight`; at once: on a busy machine a pause outlasts an idle connection.
         assert served.most_connected <= 1 + 2 * parallel
         pool = sdk._client._transport._pool
         assert all(one.is_idle() for one in pool.connections)
