@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from disco.cli.doctor.finding import Facts, Finding, Setup, command, does_not, works
+from disco.cli.doctor.server_address import ADDRESS, address
 from disco.client.endpoint_catalog.attaching import attaching
+from disco.client.endpoint_catalog.local_servers import is_loopback
 from disco.client.endpoint_catalog.runtimes import model_endpoint
 from disco.endpoints.attached.announcement import VARIABLE, Announcement, live_announcements, serve_folder
 from disco.endpoints.attached.proven_connection import ProvenConnection, ServeGoneError
@@ -67,6 +69,10 @@ def check_port(setup: Setup, facts: Facts) -> Finding:
     del facts
     if _is_free(setup.port):
         return works("port", f"Port {setup.port} is free for disco serve.")
+    server = address()
+    if server is not None and server.port == setup.port and is_loopback(server.host):
+        another = command("serve", "--port", str(_a_free_one()))
+        return works("port", f"Port {setup.port} is that of the server in {ADDRESS}. Beside it: {another}")
     folder = serve_folder()
     live = [] if folder is None else live_announcements(folder)
     if any(one.port == setup.port for one in live):

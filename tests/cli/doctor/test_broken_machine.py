@@ -9,6 +9,7 @@ import struct
 import sys
 import textwrap
 import time
+from urllib.parse import urlsplit
 
 import pytest
 from plain_server import PlainServer, served
@@ -20,6 +21,7 @@ from disco.cli.doctor import desk_servers, packages
 from disco.endpoints.attached.announcement import Announcement, ServedModel, announced
 from disco.endpoints.attached.process_identity import process_start
 from disco.state import Database
+from tests.cli.doctor.keyed_api import api
 
 pytestmark = pytest.mark.real
 
@@ -351,6 +353,14 @@ def test_the_port_of_disco_serve_is_taken(doctor):
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as other:
         port = other.getsockname()[1]
         doctor("--port", str(port)).fault("port", f"Port {port} is taken", remedy="disco serve --port ")
+
+
+def test_the_port_of_disco_serve_is_that_of_the_server(doctor, server):
+    """As where a `disco serve` that announces nothing is the server: that is no fault."""
+    with server(api) as base_url:
+        report = doctor("--port", str(urlsplit(base_url).port))
+    assert "OPENAI_BASE_URL" in report.of("port")["what"]
+    assert report.document["status"] == 0
 
 
 def test_a_disco_serve_that_is_announced_and_gone(doctor, tmp_path, monkeypatch):
