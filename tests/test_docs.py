@@ -27,7 +27,7 @@ TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
 PROSE = {p: re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL) for p, text in TEXTS.items()}
 
 # (page:line, the mark before it, code): `<!-- test: needs a server -->`, `the server NAME` of the page, for which
-# another stands in, or `the package NAME` that is imported
+# another stands in, `the package NAME` that is imported, or `the rest of FILE`, which has tests of its own
 BLOCK = r"(?:^<!-- test: needs (?P<mark>.*?) -->\n+)?^ *```py(?:thon)?\n(?P<code>.*?)^ *```$"
 BLOCKS = [
     (f"{page.relative_to(ROOT)}:{text[: at.start('code')].count(chr(10)) + 1}", at["mark"] or "", at["code"])
@@ -48,6 +48,9 @@ def test_every_block_of_code_is_found():
 @pytest.mark.parametrize(("mark", "code"), [pytest.param(*rest, id=where) for where, *rest in BLOCKS])
 def test_code_runs(mark, code, request, tmp_path):
     """As a user would: a script of its own, away from the checkout."""
+    if mark.startswith("the rest of "):
+        assert code in (ROOT / mark.removeprefix("the rest of ")).read_text(encoding="utf-8")
+        return
     environment = {k: v for k, v in os.environ.items() if not k.startswith("OPENAI_")}
     package = mark.removeprefix("the package ")
     servers = contextlib.ExitStack()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tarfile
@@ -75,8 +76,14 @@ def test_the_wheel_of_checkout_and_source_archive_is_the_package_its_data_and_it
         expected |= {f"disco/_data/{kind}/{path.name}" for path in (ROOT / kind).glob("*.toml")}
     assert found - metadata == expected | {"disco/py.typed"}
     assert any(name.endswith("/licenses/LICENSE") for name in metadata)
+    (described,) = (name for name in metadata if name.endswith("/METADATA"))
     (entry_points,) = (name for name in metadata if name.endswith("/entry_points.txt"))
     with zipfile.ZipFile(wheel) as archive:
+        description = archive.read(described).decode()
+        assert "](https://github.com/disco-llm/disco/blob/main/CONTRIBUTING.md)" in description
+        assert (
+            re.findall(r"\]\((?!https?:|#)[^)]*\)", description) == []
+        )  # the index shows it away from the files
         assert "[console_scripts]\ndisco = disco.cli:main\n" in archive.read(entry_points).decode()
         archive.extractall(tmp_path / "unpacked")
     command = [sys.executable, "-I", "-c", PROGRAM, str(tmp_path / "unpacked")]

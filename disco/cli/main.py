@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -33,6 +34,9 @@ __all__ = ["main"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status (2 for a user's mistake, 130 after Ctrl-C)."""
+    # A pipe on Windows takes few characters, and an answer may hold any: those that it does not take become "?".
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="replace")
     arguments = _parser().parse_args(argv)
     screen = Screen()
     try:

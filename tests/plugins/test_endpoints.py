@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 
 import pytest
 
@@ -180,6 +182,15 @@ def test_disco_plugins_lists_what_is_installed_and_what_does_not_load(package, s
     assert "SystemExit" in rows["gone"]
     assert "never used" in rows["hf:..."]
     assert "loads" in rows["good"]
+
+
+def test_an_output_that_takes_few_characters_gets_the_rest_as_question_marks(site, monkeypatch):
+    """As a pipe on Windows, whose encoding is the system's."""
+    install(site, "greek", code="def make(): ...", endpoints={"λ-kind": "make"})
+    pipe = io.TextIOWrapper(io.BytesIO(), encoding="cp1252", write_through=True)
+    monkeypatch.setattr(sys, "stdout", pipe)
+    main(["plugins"])
+    assert "?-kind" in pipe.buffer.getvalue().decode("cp1252")
 
 
 def doctor(capsys, *arguments: str) -> dict[str, list[dict[str, str]]]:

@@ -83,6 +83,25 @@ def test_ci_runs_every_version_and_system_that_the_package_claims():
     )  # PEP 639: `license` says it, and a classifier beside it is an error
 
 
+def test_the_cache_with_llama_cpp_is_not_that_of_the_jobs_that_compile_nothing():
+    ci = jobs(GITHUB / "workflows" / "ci.yml")
+    keyed_by = {
+        name: step["with"]["cache-dependency-path"].split()
+        for name, job in ci.items()
+        for step in job["steps"]
+        if "cache" in step.get("with", {})
+    }
+    assert keyed_by.keys() == ci.keys()
+    assert [name for name, files in keyed_by.items() if files == keyed_by["whole"]] == ["whole"]
+
+
+def test_commands_in_a_row_stop_at_the_first_that_fails_on_windows_too():
+    for path in WORKFLOWS:
+        for job in jobs(path).values():
+            systems = str(job.get("strategy", {}).get("matrix", {}).get("os", job["runs-on"]))
+            assert "windows" not in systems or job["defaults"]["run"]["shell"] == "bash"
+
+
 def test_a_classifier_is_one_that_the_index_knows():
     known = pytest.importorskip("trove_classifiers").classifiers
     assert set(PROJECT["classifiers"]) <= known
@@ -171,6 +190,11 @@ def test_the_keys_that_a_hook_looks_for_are_found_and_none_is_in_the_repository(
     pattern = re.compile(hook["entry"])
     assert pattern.search("key = sk-" + "a1" * 24)
     assert not pattern.search('api_key="sk-..."')
+    kinds = {".py", ".md", ".toml", ".yml", ".json", ".jsonl", ".txt", ".html"}
+    texts = [p for f in ("disco", "docs", "examples", "tests", ".github") for p in (ROOT / f).rglob("*")
+             if p.suffix in kinds]  # fmt: skip
+    assert len(texts) > 1000
+    assert [path for path in texts if pattern.search(path.read_text(encoding="utf-8"))] == []
 
 
 def test_the_version_and_the_address_are_the_same_everywhere():
