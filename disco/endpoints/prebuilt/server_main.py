@@ -70,7 +70,7 @@ def _params(xllamacpp: Any, settings: dict[str, Any]) -> Any:
     # It looks between two batches whether its client has left.
     params.n_batch = params.n_ubatch = min(settings["batch_tokens"], settings["context_tokens"])
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = settings["threads"]
-    params.n_threads_http = 4
+    params.n_threads_http = settings["slots"] + 2  # each open answer keeps one
     params.n_gpu_layers = settings["gpu_layers"]
     params.fit_params = False  # take the sizes as given
     params.cache_ram_mib = 0  # no copies of earlier prompts in memory, of which it would keep 8 GiB
