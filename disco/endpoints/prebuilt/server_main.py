@@ -46,10 +46,12 @@ def main() -> NoReturn:
     except RuntimeError:  # its log, on stderr, says why
         os._exit(REFUSED)
     _when_the_starter_ends(None)
-    sys.stdout.write(f"{READY} {server.listening_address}\n")
-    sys.stdout.flush()
-    sys.stdin.buffer.read()
-    os._exit(0)  # the server's destructor waits for a request that is being worked on
+    try:
+        sys.stdout.write(f"{READY} {server.listening_address}\n")
+        sys.stdout.flush()
+        sys.stdin.buffer.read()
+    finally:  # also where nobody reads any more what it prints
+        os._exit(0)  # the server's destructor may wait for ever
 
 
 def _params(xllamacpp: Any, settings: dict[str, Any]) -> Any:
