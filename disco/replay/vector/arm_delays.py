@@ -137,13 +137,14 @@ def _one_by_one(policy: Policy, name: str, scenario: Scenario, prompt_tokens: ND
         features = Features(prompt_tokens=tokens, max_tokens=scenario.max_tokens)
         try:
             starts = policy.starts(features, device, server)
-        except AttributeError as error:
-            if error.obj is not features:
+        except ConfigurationError as error:
+            cause = error.__cause__
+            if not (isinstance(cause, AttributeError) and cause.obj is features):
                 raise
             raise ConfigurationError(
-                f"policy {name!r} needs {error.name!r} of a request, but a replay has only prompt_tokens and "
+                f"policy {name!r} needs {cause.name!r} of a request, but a replay has only prompt_tokens and "
                 "max_tokens; name another policy"
-            ) from error
+            ) from cause
         for start in starts:
             if start.endpoint not in after_s:
                 raise ConfigurationError(
