@@ -80,7 +80,7 @@ def test_the_picture_of_the_demo_shows_the_present_scenes_columns_and_legend():
     root = ElementTree.parse(path).getroot()
     lines: dict[str, str] = {}
     for text in root.iter(f"{SVG}text"):
-        lines[text.attrib["y"]] = lines.get(text.attrib["y"], "") + "".join(text.itertext())
+        lines[text.attrib["y"]] = lines.get(text.attrib["y"], "") + " " + "".join(text.itertext())
     shown = re.sub(r"\s+", " ", " ".join(lines.values()).replace("\N{NO-BREAK SPACE}", " "))
     for number, scene in enumerate(SCENES, 1):
         assert f"{number}. {scene.title}" in shown, "take it again: disco demo --svg docs/pictures/demo.svg"
