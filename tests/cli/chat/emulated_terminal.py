@@ -121,7 +121,8 @@ def chat(
     *arguments: str, columns: int = 80, rows: int = 24, server: str | None = None, **env: str
 ) -> Iterator[EmulatedTerminal]:
     """Run `disco chat` on an emulated terminal; `server`: the base URL of the server."""
-    around = {k: v for k, v in os.environ.items() if not k.startswith("OPENAI_") and k != "NO_COLOR"}
+    ours = {"NO_COLOR", "COLUMNS", "LINES"}  # what the terminal says counts, not what a test runner sets
+    around = {k: v for k, v in os.environ.items() if not k.startswith("OPENAI_") and k not in ours}
     around |= {"TERM": "xterm-256color", "PYTHONPATH": str(ROOT), "DISCO_STATE": "off", "DISCO_POWER": "off"}
     around |= {"DISCO_ATTACH": "off", "LC_ALL": "C.UTF-8"}
     if server is not None:
