@@ -74,9 +74,13 @@ class Chat:
         self._asked_at: float | None = None
         self._stream: DiscoStream | None = None
         self._before: RouteRecord | None = None  # the record of the answer before
+        self._has_failed = False  # whether a question got no whole answer
 
     async def run(self) -> int:
-        """Read questions and commands until the user ends the chat; return the exit status."""
+        """Read questions and commands until the user ends the chat; return the exit status.
+
+        Of questions through a pipe it is 1 where one of them got no whole answer, so that a script can tell.
+        """
         if not self.settings.has_server:
             self._say("OPENAI_API_KEY is not set: every answer comes from this machine.")
         self._loading_from = monotonic()
@@ -85,7 +89,7 @@ class Chat:
             with self._screen.step(f"Loading {self.settings.local}"):
                 await self._load()
             await self._turns()
-            return 0
+            return int(self._has_failed)
         self._screen.legend(["device", "server"] if self.settings.has_server else ["device"])
         self._say("/help shows the commands and keys.")
         async with anyio.create_task_group() as group:
@@ -209,7 +213,7 @@ class Chat:
                     try:
                         await self._show_answer(messages, answer, shown)
                     except OpenAIError as raised:
-                        error = raised
+                        error, self._has_failed = raised, True
         finally:
             self._stream = self._asked_at = None
         self._conversation.answered(answer.text)

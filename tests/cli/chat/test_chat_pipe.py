@@ -57,7 +57,7 @@ def test_a_chat_is_recorded_without_its_words(tmp_path, says, capsys):
 
 def test_a_failed_question_is_one_line_with_a_remedy_and_the_chat_goes_on(says, capsys):
     says("Hello?", "/clear")
-    assert main(["chat", "--local", "http://127.0.0.1:9/v1#none"]) == 0
+    assert main(["chat", "--local", "http://127.0.0.1:9/v1#none"]) == 1  # a script sees it
     *_, failed, cleared = capsys.readouterr().out.splitlines()
     assert failed.startswith("The server at 127.0.0.1:9 cannot be reached. Check that it runs")
     assert cleared == "A new conversation."
