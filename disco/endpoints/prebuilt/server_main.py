@@ -15,6 +15,7 @@ import json
 import os
 import select
 import signal
+import socket
 import sys
 import threading
 import time
@@ -39,6 +40,7 @@ def main() -> NoReturn:
     _end_with(settings["parent_pid"])
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(OOM_SCORE, encoding="ascii")
+    _bind_once(settings["port"])
     xllamacpp: Any = importlib.import_module("xllamacpp")  # now, so that the above holds while it loads
 
     try:
@@ -52,6 +54,21 @@ def main() -> NoReturn:
         sys.stdin.buffer.read()
     finally:  # also where nobody reads any more what it prints
         os._exit(0)  # the server's destructor may wait for ever
+
+
+def _bind_once(port: int) -> None:
+    """End this process where the port is taken: the end of the process may cut off what the server says of it."""
+    with socket.socket() as probe:
+        if os.name == "posix":
+            probe.setsockopt(
+                socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+            )  # one that was closed just now is free
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            sys.stderr.write(f"OSError: port {port} cannot be bound: {error.strerror}\n")
+            sys.stderr.flush()
+            os._exit(REFUSED)
 
 
 def _params(xllamacpp: Any, settings: dict[str, Any]) -> Any:

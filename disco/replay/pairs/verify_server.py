@@ -141,12 +141,12 @@ class VerifyServer:
 
     def _compute(self, now: float, number: int, at: int, rest: tuple[int, ...], *, is_last: bool) -> None:
         """Make one pass: the newest settled token, and drafted ones behind it."""
-        length = self._length
+        length, stalls_s = self._length, 0.0
         if length >= self._dies_at:
-            stalls_s = self._break_down(now)
-            if stalls_s is None:
+            silent_s = self._break_down(now)
+            if silent_s is None:
                 return
-            now += stalls_s
+            stalls_s = silent_s
         right = 0
         while right < len(rest) and rest[right] == length + right:
             right += 1
@@ -155,7 +155,7 @@ class VerifyServer:
         rows = 1 + len(rest)
         waits_s = self._rng.expovariate(1 / self._queue_s) if self._queue_s else 0.0
         takes_s = self._ratio * self._pair.verify.s(rows)
-        self._reply(now, number, at, rows, waits_s, takes_s, is_last=is_last)
+        self._reply(now, number, at, rows, waits_s, takes_s, is_last=is_last, stalls_s=stalls_s)
 
     def _break_down(self, now: float) -> float | None:
         """Fail, and return None; or return how long nothing happens."""
@@ -171,15 +171,25 @@ class VerifyServer:
         return None
 
     def _reply(
-        self, now: float, number: int, at: int, rows: int, waits_s: float, takes_s: float, *, is_last: bool
+        self,
+        now: float,
+        number: int,
+        at: int,
+        rows: int,
+        waits_s: float,
+        takes_s: float,
+        *,
+        is_last: bool,
+        stalls_s: float = 0.0,
     ) -> None:
-        done_s = now + waits_s + takes_s
+        begins_s = now + stalls_s
+        done_s = begins_s + waits_s + takes_s
         heard_s = done_s + self._pair.round_trip_s / 2
         if not self._has_answered:  # the prompt is read, too: the time to first token has all that
             self._has_answered = True
-            heard_s = max(self._first_s, now)
-            done_s = max(now, heard_s - self._pair.round_trip_s / 2)
-            waits_s, takes_s = 0.0, done_s - now
+            heard_s = max(self._first_s, begins_s)
+            done_s = max(begins_s, heard_s - self._pair.round_trip_s / 2)
+            waits_s, takes_s = 0.0, done_s - begins_s
         finished = self._is_complete
         if finished:
             self._stream, is_last = _NOBODY, True

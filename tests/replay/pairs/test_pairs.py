@@ -293,6 +293,13 @@ def test_a_verifier_that_stalls_and_then_is_slow_goes_on():
     assert steady_s(record) > 0.1
 
 
+def test_a_verifier_that_is_silent_before_its_first_token_goes_on_at_once_when_that_is_overdue():
+    near = replace(PAIR, acceptance=0.0, round_trip_s=0.0, draft_s=0.0)
+    _, [record] = replayed(one(120), (served(near, fault=Fault(0, 0.5, None)),), at("served"))
+    check_record(record, 120)
+    assert record.generated[0][0] == 0.5  # its first token was due after 0.3 s
+
+
 def test_a_pair_that_loses_a_race_is_charged_for_what_it_had_done_by_then():
     """The device is first by far; the pair has read the prompt, and nothing was drafted."""
     quick = replace(PHONE, ttft=replace(PHONE.ttft, k_s_per_token=1e-6, c_s=0.1))
