@@ -11,10 +11,14 @@ import struct
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import Final
 
 from disco.errors import ModelFileError
 
-__all__ = ["GgufError", "Header", "read_chat_template", "read_header", "read_tokens"]
+__all__ = ["MOST_CONTEXT_TOKENS", "GgufError", "Header", "read_chat_template", "read_header", "read_tokens"]
+
+MOST_CONTEXT_TOKENS: Final = 4096
+"""Prompt and answer together, tokens, that a model gets at most unless more are asked for: memory grows with them."""
 
 _STRING, _ARRAY = 8, 9
 _SCALARS = {
@@ -67,6 +71,12 @@ class Header:
         """Return the context length that the model was trained with, in tokens."""
         value = self.metadata.get(f"{self.metadata.get('general.architecture')}.context_length")
         return value if isinstance(value, int) else None
+
+    @property
+    def usual_context_tokens(self) -> int | None:
+        """Return the context length that the model gets where none is asked for, in tokens."""
+        trained = self.trained_context_tokens
+        return None if trained is None else min(trained, MOST_CONTEXT_TOKENS)
 
 
 class _Reader:

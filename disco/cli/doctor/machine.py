@@ -14,7 +14,7 @@ from typing import Any, Final
 import platformdirs
 
 from disco.cli.doctor.finding import Facts, Finding, Setup, does_not, installs, unchecked, works
-from disco.endpoints.gguf_header import GgufError, Header, read_header
+from disco.endpoints.gguf_header import MOST_CONTEXT_TOKENS, GgufError, Header, read_header
 from disco.endpoints.saved_prompts.prompt_cache import MAX_BYTES
 
 __all__ = ["check_disk", "check_memory", "check_python", "free_bytes", "needed_bytes"]
@@ -25,7 +25,6 @@ _LEAST_PYTHON: Final = (3, 11)
 _BUFFERS_BYTES: Final = (
     150 * _MIB
 )  # llama.cpp's own buffers, and a Python; measured with SmolLM2-135M (docs/how-to/attach.md)
-_CONTEXT_TOKENS: Final = 4096  # the most that a client takes unless it is told otherwise
 _OF_FILES: Final = ("active_file ", "inactive_file ")  # in memory.stat
 _LITTLE_BYTES: Final = 64 * _MIB  # of a disk: the state file and route records still fit
 
@@ -133,7 +132,7 @@ def free_bytes() -> int | None:
     return min(known) if known else None
 
 
-def needed_bytes(header: Header, file_bytes: int, context_tokens: int = _CONTEXT_TOKENS) -> int:
+def needed_bytes(header: Header, file_bytes: int, context_tokens: int = MOST_CONTEXT_TOKENS) -> int:
     """Return the memory that a model takes, bytes: its weights, the cache of its context, and buffers.
 
     The cache holds a key and a value of two bytes each for every block, key-value head, dimension and token. What a

@@ -21,7 +21,13 @@ from disco.endpoints.gguf_header import GgufError, Header, read_header
 from disco.endpoints.llamacpp.batching.model_fingerprint import named_fingerprint
 from disco.endpoints.llamacpp.drafting.llamacpp_drafter import LlamaCppDrafter
 from disco.endpoints.llamacpp.llamacpp_attempt import STOP_WITHIN_S, LlamaCppAttempt
-from disco.endpoints.llamacpp.model.model_files import locate, require_runtime, resolve_model, short_name
+from disco.endpoints.llamacpp.model.model_files import (
+    file_bytes,
+    locate,
+    require_runtime,
+    resolve_model,
+    short_name,
+)
 from disco.endpoints.llamacpp.model.native import Aborted, NativeModel
 from disco.endpoints.llamacpp.output.prompt_sizing import PromptSizing
 from disco.endpoints.llamacpp.output.text_scoring import TextScoring
@@ -225,8 +231,7 @@ class LlamaCppEndpoint(Endpoint):
         if self._context_tokens is not None:
             return self._context_tokens
         header = self.header
-        trained = None if header is None else header.trained_context_tokens
-        return None if trained is None else min(trained, 4096)
+        return None if header is None else header.usual_context_tokens
 
     @property
     def header(self) -> Header | None:
@@ -263,10 +268,8 @@ class LlamaCppEndpoint(Endpoint):
     @cached_property
     def state_name(self) -> str:
         """The name of this model with these settings in the state file: its speed depends on its file and on them."""
-        size = ""
-        if not str(self._model).startswith("hf:"):  # which would fetch the file
-            with suppress(DiscoError, OSError):
-                size = f", {locate(self._model).stat().st_size} B"
+        known = file_bytes(self._model)
+        size = "" if known is None else f", {known} B"
         layers = "" if self._gpu_layers == ALL_LAYERS else f", {self._gpu_layers} layers on the GPU"
         return f"{self.profile_name}{size}, {self._threads} threads{layers}"
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from disco.endpoints.continuation.methods import Continuation
 from disco.endpoints.contract import Capabilities
-from disco.endpoints.gguf_header import GgufError, Header, read_header
+from disco.endpoints.gguf_header import MOST_CONTEXT_TOKENS, GgufError, Header, read_header
 from disco.endpoints.llamacpp.batching.model_fingerprint import named_fingerprint
-from disco.endpoints.llamacpp.model.model_files import locate, resolve_model, short_name
+from disco.endpoints.llamacpp.model.model_files import file_bytes, locate, resolve_model, short_name
 from disco.endpoints.llamacpp.request_params import refuse_unserved
 from disco.endpoints.llamacpp.runtime.speed_benchmark import Measurement
 from disco.endpoints.local_server import LocalServerEndpoint
@@ -31,7 +31,6 @@ from disco.request import Prefix, Request
 __all__ = ["PrebuiltEndpoint", "require_prebuilt"]
 
 _FEATURES = frozenset({"json_schema", "logit_bias", "logprobs"})
-_MOST_CONTEXT_TOKENS = 4096  # memory grows with it
 _NOWHERE = "http://127.0.0.1:9/v1"  # until the process has told its address
 
 
@@ -131,7 +130,7 @@ class PrebuiltEndpoint(LocalServerEndpoint):
         return ServerSettings(
             path=str(path),
             alias=short_name(self._file),
-            context_tokens=self._expected_context() or _MOST_CONTEXT_TOKENS,
+            context_tokens=self._expected_context() or MOST_CONTEXT_TOKENS,
             threads=self._threads,
             batch_tokens=self._batch_tokens,
             gpu_layers=self._gpu_layers,
@@ -160,8 +159,7 @@ class PrebuiltEndpoint(LocalServerEndpoint):
         if self._given_context is not None:
             return self._given_context
         header = self.header
-        trained = None if header is None else header.trained_context_tokens
-        return None if trained is None else min(trained, _MOST_CONTEXT_TOKENS)
+        return None if header is None else header.usual_context_tokens
 
     @property
     def header(self) -> Header | None:
@@ -190,10 +188,8 @@ class PrebuiltEndpoint(LocalServerEndpoint):
     @cached_property
     def state_name(self) -> str:
         """The name of this model with these settings in the state file: its speed depends on its file and on them."""
-        size = ""
-        if not str(self._file).startswith("hf:"):  # which would fetch the file
-            with suppress(DiscoError, OSError):
-                size = f", {locate(self._file).stat().st_size} B"
+        known = file_bytes(self._file)
+        size = "" if known is None else f", {known} B"
         return f"{self.profile_name}{size}, {self._threads} threads, prebuilt"
 
     @cached_property

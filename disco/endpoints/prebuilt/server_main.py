@@ -60,9 +60,8 @@ def _bind_once(port: int) -> None:
     """End this process where the port is taken: the end of the process may cut off what the server says of it."""
     with socket.socket() as probe:
         if os.name == "posix":
-            probe.setsockopt(
-                socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-            )  # one that was closed just now is free
+            # One that was closed just now is free.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:

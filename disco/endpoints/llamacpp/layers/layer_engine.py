@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 from anyio import to_thread
 
+from disco.endpoints.gguf_header import MOST_CONTEXT_TOKENS
 from disco.endpoints.llamacpp.batching.model_thread import ModelThread
 from disco.endpoints.llamacpp.batching.verify_curve import MEASURED_ROWS, VerifyCurve, measured_times
 from disco.endpoints.llamacpp.layers.chunk import Chunk, Outcome, Refused
@@ -27,7 +28,6 @@ from disco.speculate.layer_facts import Code, LayerFacts
 
 __all__ = ["LayerConnection", "LayerEngine"]
 
-MOST_CONTEXT_TOKENS: Final = 4096  # unless more are asked for: memory grows with them
 _LEAST_CONTEXT: Final = 32
 _DEPTH: Final = 256  # at which passes are measured: behind few rows, attention costs nothing yet
 _SIZES: Final = (*MEASURED_ROWS, 32, 63, 64, 128, 256)  # with 64 rows llama.cpp takes other kernels

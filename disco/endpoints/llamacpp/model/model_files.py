@@ -8,11 +8,12 @@ import os
 from pathlib import Path
 
 from disco.endpoints.gguf_header import GgufError, Header, read_header
-from disco.errors import ConfigurationError, ModelFileError, nearest
+from disco.errors import ConfigurationError, DiscoError, ModelFileError, nearest
 
 __all__ = [
     "KNOWN_MODELS",
     "check_model_file",
+    "file_bytes",
     "require_llama_cpp",
     "require_runtime",
     "resolve_model",
@@ -96,6 +97,16 @@ def locate(model: str | os.PathLike[str]) -> Path:
                 "A path to a GGUF file or hf:owner/repo/file.gguf works too."
             )
     return Path(text).expanduser()
+
+
+def file_bytes(model: str | os.PathLike[str]) -> int | None:
+    """Return the size of the file that `model` names, in bytes; None where it is not here, or would be fetched."""
+    if os.fspath(model).startswith("hf:"):
+        return None
+    try:
+        return locate(model).stat().st_size
+    except (DiscoError, OSError):
+        return None
 
 
 def check_model_file(path: Path) -> Header:

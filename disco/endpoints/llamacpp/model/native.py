@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from disco.endpoints.gguf_header import MOST_CONTEXT_TOKENS
 from disco.endpoints.llamacpp.model.batch_costs import BatchCosts
 from disco.endpoints.llamacpp.model.library import forget_errors, load_library, reason, string_length
 from disco.endpoints.llamacpp.model.loading import load_weights
@@ -116,7 +117,7 @@ class NativeModel(ModelTokens):
         if lib.llama_model_has_encoder(self._model) or not lib.llama_model_has_decoder(self._model):
             raise ConfigurationError(f"{self.path} is not a model that writes text; name a chat model.")
         trained = int(lib.llama_model_n_ctx_train(self._model))
-        self.context_tokens = context_tokens or min(trained, 4096)
+        self.context_tokens = context_tokens or min(trained, MOST_CONTEXT_TOKENS)
         self.threads, self.batch_tokens = threads, min(batch_tokens, self.context_tokens)
         self.batch_costs = BatchCosts(self.batch_tokens)
 
