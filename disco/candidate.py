@@ -95,6 +95,8 @@ class Candidate:
         loads: whether the model, where it is not loaded, is loaded from the request on, also while other endpoints
             write.
         queue_s: expected wait in a queue before that, s; 0 where there is no queue or its length is not known.
+        times_from: where its times are from; see `plan.Source`.
+        times_seen: how many first tokens of it this client has observed.
         decode_tps: generated tokens per second.
         continues: whether the endpoint is known to continue a half-written answer.
         continues_if_proved: whether an attempt may try to continue one, although that is not known: the attempt then
@@ -141,6 +143,8 @@ class Candidate:
     standby: bool = False
     rank: int = 0
     parts: tuple[Payer, ...] = ()
+    times_from: Literal["prior", "profile", "told", "own"] = "profile"
+    times_seen: int = 0
 
     @property
     def place(self) -> Place:
@@ -156,6 +160,14 @@ class Candidate:
         """Return the time to first token beside prefill that a share `q` of attempts stays below, about, s."""
         known = self.ttft_quantiles
         return known[min(int(q * len(known)), len(known) - 1)] if known else self.overhead_s
+
+    def usual_first_token_s(self, tokens: int) -> float:
+        """Return the median time to first token, s, waits for a queue or a model not counted.
+
+        Args:
+            tokens: length of the prompt.
+        """
+        return self.first_token_quantile_s(0.5) + tokens / self.prefill_tps
 
     def time_to_first_token_s(self, tokens: int) -> float:
         """Return the expected time to first token, s, with `tokens` left to prefill (paper: T_d = k·l + c)."""

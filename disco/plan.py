@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from disco._moved import former_names
 from disco.candidate import Candidate, Place
@@ -17,14 +17,17 @@ __all__ = [
     "Cascade",
     "CoolDown",
     "Display",
+    "LeftOut",
     "Migration",
     "Order",
     "Plan",
     "Power",
     "ReleaseUnit",
+    "Source",
     "Spend",
     "Start",
     "Tempo",
+    "Why",
 ]
 
 FOLLOW_TOKENS = 8
@@ -41,12 +44,51 @@ _OF_AN_HEIR = frozenset(
 )  # how far its model agrees with the writer, and how far it has read
 
 
+Source = Literal["request", "preset", "prior", "profile", "told", "own"]
+"""Where a number of a plan is from: the request, the preset (or an option in its place), what is assumed before
+anything is known, a profile of this endpoint, what a server published of itself, or what this client observed."""
+
+
+class Why(NamedTuple):
+    """What a choice of a plan was made by, as numbers; `dispatch.reasons` has the words.
+
+    Attributes:
+        code: which rule chose; `dispatch.reasons` lists the codes.
+        value: the number that decided, in the unit of the code (s, tokens, or a share); None: there was none.
+        limit: what it was compared with, in the same unit.
+        source: where `limit` is from, or `value` where there is no limit.
+        seen: how many observations that source has; 0 where it is none of observations.
+        what: a name or a word that the sentence needs: another endpoint, what a request needs, a policy.
+    """
+
+    code: str
+    value: float | None = None
+    limit: float | None = None
+    source: Source = "preset"
+    seen: int = 0
+    what: str = ""
+
+
+class LeftOut(NamedTuple):
+    """An endpoint that takes no part in a request at all, and why."""
+
+    endpoint: str
+    why: Why
+
+
+_UNSAID = Why("")
+
+
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start `endpoint` `after_s` seconds after the request came, unless another endpoint has written by then."""
+    """Start `endpoint` `after_s` seconds after the request came, unless another endpoint has written by then.
+
+    `why`: what chose this start; no part of what a start is.
+    """
 
     endpoint: str
     after_s: float = 0.0
+    why: Why = field(default=_UNSAID, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +274,7 @@ class Plan:
         undivided: why the policy "assist" did not divide it (`dispatch.assist.Undivided`); None under another policy.
         power: the state of the machine that it was made in; None: nothing was asked about it.
         spend: what is to be settled when the answer is over; None: nothing.
+        left_out: the endpoints that may not serve the request.
     """
 
     starts: tuple[Start, ...]
@@ -247,6 +290,7 @@ class Plan:
     power: Power | None = None
     heirs: tuple[str, ...] = ()
     spend: Spend | None = None
+    left_out: tuple[LeftOut, ...] = field(default=(), compare=False)
 
     def loading(self, candidates: Mapping[str, Candidate]) -> list[str]:
         """Return the endpoints named here whose models are to be loaded from the request on.

@@ -4,7 +4,8 @@
 
 DATA_FOLDER holds `ttft_deepseek_v3_2025/ttft.csv`, `ttft_gpt41nano_2026/ttft.csv`,
 `ttft_coder543_2024/ttft.csv`, `ttft_llmperf_leaderboard_2023/ttft.csv` (columns provider, model, run,
-ttft_s, tpot_s, error) and `arrivals_azure_2023/conv.csv` (prompt_tokens, output_tokens).
+ttft_s, tpot_s, error), `arrivals_azure_2023/conv.csv` (prompt_tokens, output_tokens), and two files of
+`lengths_alpaca/` (prompt_tokens, output_tokens).
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def main(arguments: list[str]) -> int:
         return 2
     data = Path(arguments[0])
     out = Path(arguments[1]) if len(arguments) == 2 else Path(__file__).parent
-    profiles: list[ServerProfile | LengthsProfile] = [*servers(data), azure(data)]
+    profiles: list[ServerProfile | LengthsProfile] = [*servers(data), azure(data), alpaca(data)]
     for profile in profiles:
         sys.stdout.write(f"{save_profile(profile, out / f'{profile.name}.toml', comment=COMMENT)}\n")
     return 0
@@ -145,6 +146,26 @@ def azure(data: Path) -> LengthsProfile:
         rows=len(rows),
         prompt_tokens=table([float(row["prompt_tokens"]) for row in rows], 0),
         output_tokens=table([float(row["output_tokens"]) for row in rows], 0),
+    )
+
+
+def alpaca(data: Path) -> LengthsProfile:
+    """Return lengths of first questions: prompts as instructions, answers as a chat model writes them."""
+    prompts = read(data / "lengths_alpaca/alpaca_lengths_o200k.csv")
+    answers = read(data / "lengths_alpaca/alpaca_en_demo_lengths_o200k.csv")
+    return LengthsProfile(
+        name="lengths-alpaca-2023",
+        source=(
+            "prompts: original Alpaca records (Antelofski/alpaca-lora alpaca_small.json, commit 4247f486, and "
+            "wushihong615/LLM-backdoor-detection alpaca_data.json, commit f25cdec); answers: hiyouga/LLaMA-Factory "
+            "data/alpaca_en_demo.json, commit ff6d4d12. Lengths only, counted with o200k_base"
+        ),
+        licence="lengths only; the texts that were counted are CC BY-NC 4.0 and Apache-2.0",
+        collected="2023 (prompts), 2024 (answers)",
+        notes="First questions without a system prompt or history: far shorter than a service's conversations.",
+        rows=len(prompts),
+        prompt_tokens=table([float(row["prompt_tokens"]) for row in prompts], 0),
+        output_tokens=table([float(row["output_tokens"]) for row in answers], 0),
     )
 
 

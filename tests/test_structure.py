@@ -31,6 +31,7 @@ SHARED = (
     "events",
     "candidate",
     "plan",
+    "reasons",
     "_resources",
 )
 

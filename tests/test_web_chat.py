@@ -37,7 +37,7 @@ WHOLE = "".join(FROM_SERVER) + FROM_DEVICE
 BEGINS = [STREAM_HEAD, piece(b"".join(sse(chunk(text), done=False) for text in FROM_SERVER))]
 DIES = [*BEGINS, 0.2, RESET]
 HANGS = [*BEGINS, WAIT_FOR_CLOSE]
-SERVER_FIRST = "battery-saver"
+SERVER_FIRST = "server-first"
 
 
 def load_app():

@@ -16,6 +16,7 @@ from openai.pagination import AsyncPage
 from disco.client.chat.routed_request import hide, is_model_list
 from disco.client.direct.direct_answer import DirectAnswer
 from disco.client.http_gateway import may_ask_server, model_list, way_of
+from disco.client.request_options import DEFAULT_PRESET
 from disco.client.routed_client import RoutedClient, has_signature_of, takes_arguments_of
 from disco.client.server_calls import ServerCalls
 from disco.client.settings import ClientSettings, SharedParts
@@ -175,8 +176,9 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
         runtime: what runs such a model: `"compiled"` (llama-cpp-python, the extra `local`), `"prebuilt"` (a
             llama-server, the extra `prebuilt`, always in a process of its own), or `"auto"`: the first of these that is
             installed.
-        preset: the name of a preset (`"balanced"`, `"cheap"`, `"battery-saver"`, `"fast"`, `"cascade"`, `"assist"`,
-            `"private"`), the path of a preset file, or a `Preset`.
+        preset: the name of a preset (`"server-first"`, `"balanced"`, `"cheap"`, `"fast"`, `"cascade"`, `"assist"`,
+            `"speech"`, `"private"`), the path of a preset file, or a `Preset`. Without one, the server answers, and
+            the other endpoints take over when it fails, refuses or is late.
         policy: the former name of `preset`.
         continuation: how the server is made to continue a half-written answer: `"auto"` (found out by a probe, at the
             latest when an answer needs it), `"none"`, or a `Continuation`.
@@ -248,7 +250,7 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
         local: str | os.PathLike[str] | Endpoint | LocalServer | Plugin | None = None,
         isolation: Literal["thread", "process"] = "thread",
         runtime: Runtime = "auto",
-        preset: str | os.PathLike[str] | Preset = "balanced",
+        preset: str | os.PathLike[str] | Preset = DEFAULT_PRESET,
         policy: str | os.PathLike[str] | Preset | None = None,
         continuation: str | Continuation = "auto",
         device_profile: str | os.PathLike[str] | DeviceProfile | None = None,

@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.abc
@@ -33,6 +33,9 @@ from disco.session.effects import (
 from disco.session.machine import Session
 from disco.session.records.route_record import RouteRecord
 
+if TYPE_CHECKING:
+    from disco.client.endpoint_catalog.observed.statistics import PlannedStarts
+
 __all__ = ["LiveSession"]
 
 # A timer that fires this much too late means that this process was suspended (Ctrl-Z, a debugger, a frozen
@@ -57,6 +60,7 @@ class LiveSession:
         endpoints: every endpoint that the plan names, by name.
         request: the request that the attempts get.
         on_done: called once, in the background task, when the answer is complete and charged.
+        planned: is told which starts have reached their endpoints.
         max_buffered_bytes: how much may wait for the reader, held for its pace or not read yet, before the writer
             has to wait. Memory, not text: a server's chunk takes some 2.5 KB, a device's token 250 bytes.
     """
@@ -68,6 +72,7 @@ class LiveSession:
         request: Request,
         *,
         on_done: Callable[[Session], None] | None = None,
+        planned: PlannedStarts | None = None,
         max_buffered_bytes: int = MAX_BUFFERED_BYTES,
     ) -> None:
         self.session = session
@@ -77,6 +82,7 @@ class LiveSession:
         self._endpoints = endpoints
         self._request = request
         self._on_done = on_done
+        self._planned = planned
         self._max_buffered_bytes = max_buffered_bytes
         # ---
         self._out: list[Delta] = []
@@ -250,6 +256,8 @@ class LiveSession:
     def _close(self, error: Exception | None) -> None:
         self.error = error
         self.done = True
+        if self._planned is not None:
+            self._planned.close()
         for scope in self._scope_of_load.values():
             scope.cancel()  # the answer does not wait for a model; it loads on
         self._poke.set()
@@ -282,6 +290,8 @@ class LiveSession:
         try:
             with self._scopes[number] as scope:
                 attempt = self._attempts[number] = self._open(start, request)
+                if self._planned is not None:
+                    self._planned.reached(start.endpoint)
                 async for event in attempt:
                     if not isinstance(event, list):
                         has_ended = has_ended or type(event) is Ended

@@ -171,6 +171,7 @@ def prepare(
         resting=resting,
         probing=probing,
         spared=spared_by(view.power, view.candidates),
+        takeover=options.takeover,
     )
     if view.power is not None:
         plan = replace(plan, power=with_offline(view.power, view.offline))

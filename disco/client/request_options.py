@@ -12,7 +12,10 @@ from disco.candidate import Reach
 from disco.errors import ConfigurationError, nearest
 from disco.request import check_classes
 
-__all__ = ["NO_OPTIONS", "RequestOptions", "chosen_preset", "merge_options", "take_options"]
+__all__ = ["DEFAULT_PRESET", "NO_OPTIONS", "RequestOptions", "chosen_preset", "merge_options", "take_options"]
+
+DEFAULT_PRESET = "server-first"
+"""What applies where no preset is named: no answer is worse for it than the server's alone."""
 
 _TASK = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
@@ -40,6 +43,10 @@ class RequestOptions(BaseModel):
         judge: what a reader sees before the verdict of a cascade, in place of the preset's `stream`; "off": the answer
             is not judged and does not rise.
         speculate: False: no model drafts for the server, whatever the client's `speculate` says.
+        endpoint: the name of the only endpoint that may answer, such as "server", "device" or "backup-1"; no other
+            takes over when it fails. None: whoever the preset chooses.
+        takeover: names of endpoints in the order in which they take over when another one fails, refuses or is late;
+            the others come behind them, in the preset's order. Replaces the preset's `[dispatch] takeover`.
     """
 
     # Strict: the text "5" is not a pace, and True is not 1.0.
@@ -56,6 +63,17 @@ class RequestOptions(BaseModel):
     classes: tuple[str, ...] | None = None
     judge: Literal["whole", "guard", "revise", "off"] | None = None
     speculate: bool | None = None
+    endpoint: str | None = None
+    takeover: tuple[str, ...] | None = None
+
+    @field_validator("takeover", mode="before")
+    @classmethod
+    def _are_names(cls, value: object) -> object:
+        if value is None:
+            return None
+        if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
+            raise ValueError('must be a list of names of endpoints, such as ["backup-1", "device"]')
+        return tuple(value)
 
     @field_validator("task")
     @classmethod
@@ -99,7 +117,7 @@ def chosen_preset(preset: Named, policy: Named | None) -> Named:
     """
     if policy is None:
         return preset
-    if preset != "balanced":
+    if preset != DEFAULT_PRESET:
         raise ConfigurationError("preset and policy, its former name, are both given. Give preset only.")
     return policy
 

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from disco.client.endpoint_catalog.catalog import CatalogEntry, EndpointCatalog
 from disco.client.endpoint_catalog.client_endpoints import AnyTier, ClientEndpoints, Hosting
 from disco.client.endpoint_catalog.dispatchers import Dispatchers
 from disco.client.endpoint_catalog.local_servers import LocalServer
+from disco.client.endpoint_catalog.observed.statistics import PlannedStarts
 from disco.client.endpoint_catalog.observed.told_ttft import ToldTtft
 from disco.client.endpoint_catalog.pairs import Speculate, drafting_of, questions
 from disco.client.endpoint_catalog.plugged import Plugin
@@ -178,6 +180,7 @@ class Router:
             and not options.classes
             and passes_on(self._preset(options), options)
             and options.deadline_s is None
+            and options.endpoint is None
             and not self.has_budget(options)
             and not self.endpoints.pairs.may_draft(server, drafting_of(options, self._preset(options)))
             and self.may_ask(server, options)
@@ -257,6 +260,8 @@ class Router:
         request = as_asked(request, options, preset)
         local_only = model == self.local_model  # requested by name
         features = features_of(request, stream=stream, local_only=local_only, reach=self.reach_of(options))
+        if options.endpoint is not None:
+            features = replace(features, endpoint=options.endpoint)
         power = await self.power.look(preset.power)
         members = self.endpoints.members(server, drafting_of(options, preset, power))
         endpoints = {m.name: m.endpoint for m in members}
@@ -314,7 +319,13 @@ class Router:
             model=model,
             shadow=beside,
         )
-        live = accounting.live = LiveSession(planned.session, endpoints, planned.request, on_done=accounting)
+        live = accounting.live = LiveSession(
+            planned.session,
+            endpoints,
+            planned.request,
+            on_done=accounting,
+            planned=PlannedStarts(planned.plan, known),
+        )
         tell_of(live)
         with report.current():
             await self._host.start(live.run)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
-from disco.client.request_options import NO_OPTIONS, RequestOptions
+from disco.client.request_options import DEFAULT_PRESET, NO_OPTIONS, RequestOptions
 from disco.endpoints.saved_prompts import PromptCache
 from disco.request import Timeouts
 
@@ -40,7 +40,7 @@ class ClientSettings:
     local: str | os.PathLike[str] | Endpoint | LocalServer | Plugin | None = None
     isolation: Literal["thread", "process"] = "thread"
     runtime: Runtime = "auto"
-    preset: str | os.PathLike[str] | Preset = "balanced"
+    preset: str | os.PathLike[str] | Preset = DEFAULT_PRESET
     policy: str | os.PathLike[str] | Preset | None = None
     continuation: str | Continuation = "auto"
     device_profile: str | os.PathLike[str] | DeviceProfile | None = None

@@ -14,10 +14,11 @@ from typing import Literal
 from disco.candidate import READ_BATCH_TOKENS, Candidate
 from disco.dispatch.arranging import Arrangement, BudgetClass
 from disco.dispatch.assist_solver import AnswerSurvival, AssistCase, Refining, best_share
+from disco.dispatch.policies.policy import expected
 from disco.dispatch.presets import AssistSection
 from disco.dispatch.request_features import TYPICAL_ANSWER_TOKENS, Features
 from disco.dispatch.two_sided import TwoSided, sides
-from disco.plan import FOLLOW_TOKENS, Assist, Start
+from disco.plan import FOLLOW_TOKENS, Assist, Start, Why
 from disco.profiles.length_distribution import Lengths
 from disco.profiles.time_distribution import Empirical
 
@@ -96,10 +97,17 @@ class AssistPolicy:
         device, server = sides(able)
         divided = self._divided(features, device, server, budget_class)
         if divided == "not_cheaper" and server is not None and device is not None:
-            return Arrangement((Start(server.name),), (server.name, device.name), undivided=divided)
+            why = expected("dearer_divided", server, features.prompt_tokens)
+            return Arrangement((Start(server.name, 0.0, why),), (server.name, device.name), undivided=divided)
         if isinstance(divided, str):
             return replace(self._otherwise.arrange(features, able, budget_class), undivided=divided)
-        starts = Start(divided.writer), Start(divided.heir)
+        assert device is not None
+        reads_s = device.time_to_first_token_s(divided.heir_tokens or features.prompt_tokens)
+        times = device.times_from, device.times_seen
+        starts = (
+            Start(divided.writer, 0.0, Why("divided_writer", divided.tokens, None, *times, divided.heir)),
+            Start(divided.heir, 0.0, Why("divided_heir", reads_s, None, *times, divided.writer)),
+        )
         return Arrangement(starts, (divided.heir, divided.writer), assist=divided)
 
     def _divided(

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from disco.candidate import Candidate
 from disco.dispatch.arranging import Arrangement, BudgetClass
 from disco.dispatch.request_features import Features
-from disco.plan import Start
+from disco.plan import Start, Why
 from disco.profiles.length_distribution import Lengths
 from disco.profiles.time_distribution import Empirical
 
@@ -62,7 +62,7 @@ class CascadePolicy:
         first = timely[0] if timely else min(able, key=lambda c: _answer_s(c, features))
         late = frozenset(c.name for c in able if c not in timely)
         return Arrangement(
-            starts=(Start(first.name),),
+            starts=(Start(first.name, 0.0, _why(first, timely, able, features)),),
             chosen=(first.name,),
             spared=frozenset(c.name for c in able),
             tiers=() if budget_class == "background" else tiers(able, features, first),
@@ -77,6 +77,15 @@ class CascadePolicy:
     def refit(self, lengths: Lengths, ttft: Empirical) -> None:
         """Do nothing: the policy is not fitted to distributions."""
         del lengths, ttft
+
+
+def _why(first: Candidate, timely: list[Candidate], able: Sequence[Candidate], features: Features) -> Why:
+    """Return why this tier starts: it is the lowest, the lowest that is in time, or the soonest of all."""
+    times = first.times_from, first.times_seen
+    if len(timely) == len(able):
+        return Why("lowest_tier", first.usual_first_token_s(features.prompt_tokens), None, *times)
+    code = "lowest_in_time" if timely else "soonest"
+    return Why(code, _answer_s(first, features), features.deadline_s, *times)
 
 
 def _answer_s(candidate: Candidate, features: Features) -> float:

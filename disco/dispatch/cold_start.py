@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from disco.candidate import Candidate
-from disco.plan import Start
+from disco.plan import Start, Why
 
 __all__ = ["with_writer"]
 
@@ -33,5 +33,14 @@ def with_writer(
     for c in able:
         is_free = c.name not in starting and c.name not in spared and not c.standby and c.load_s == 0
         if is_free and c.time_to_first_token_s(prompt_tokens) < soonest_s:
-            return (*starts, Start(c.name))
+            loading = max(cold, key=lambda one: one[1].load_s)[1]
+            why = Why(
+                "loading",
+                loading.load_s,
+                c.usual_first_token_s(prompt_tokens),
+                c.times_from,
+                c.times_seen,
+                loading.name,
+            )
+            return (*starts, Start(c.name, 0.0, why))
     return starts

@@ -13,13 +13,13 @@ from disco.dispatch.assist import AssistPolicy, typical_answers
 from disco.dispatch.assist_solver import AnswerSurvival
 from disco.dispatch.cascade import CascadePolicy
 from disco.dispatch.cold_start import with_writer
-from disco.dispatch.eligibility import eligible
+from disco.dispatch.eligibility import eligible, known_names, left_out
 from disco.dispatch.heirs import has_data, heirs_of
-from disco.dispatch.policies.policy_registry import ASSIST, AUTO, CASCADE
+from disco.dispatch.policies.policy_registry import ASSIST, AUTO, CASCADE, SERVER_ONLY
 from disco.dispatch.presets import Preset
 from disco.dispatch.request_features import TYPICAL_ANSWER_TOKENS, Features
 from disco.dispatch.two_sided import TwoSided
-from disco.plan import Cascade, CoolDown, Migration, Plan, Spend, Start
+from disco.plan import Cascade, CoolDown, Migration, Plan, Spend, Start, Why
 from disco.profiles.length_distribution import Lengths
 from disco.profiles.time_distribution import Empirical
 
@@ -109,12 +109,14 @@ class Dispatcher:
         resting: Mapping[str, CoolDown] = _NONE,
         probing: Collection[str] = (),
         spared: Mapping[str, CoolDown] = _NONE,
+        takeover: tuple[str, ...] | None = None,
     ) -> Plan:
         """Plan one request.
 
         The eligible endpoints are ordered, cheapest first and standby endpoints last; for a cascade, in the user's
-        order (`Candidate.rank`). The preset's policy decides which of them start when; all others are fallbacks, in
-        that order. `Plan.migrations` says where an answer may move; the session decides whether and when that pays.
+        order (`Candidate.rank`), and under "server_only" in the opposite one, devices last. The preset's policy decides
+        which of them start when; all others are fallbacks, in that order, unless `takeover` gives another.
+        `Plan.migrations` says where an answer may move; the session decides whether and when that pays.
 
         An endpoint that cools down does not take part while another one may serve the request: it is the last of the
         fallbacks, and no answer moves there. An endpoint that is probed takes part as usual. Where only probes would
@@ -132,8 +134,10 @@ class Dispatcher:
             probing: names of endpoints whose cool-down is over and which this request may probe.
             spared: endpoints that work and are to be left alone while another one may serve the request, by name, with
                 the reason. They come after those, and before the endpoints that cool down.
+            takeover: the order of the fallbacks, in place of the preset's; see `DispatchSection`.
 
         Raises:
+            ConfigurationError: `takeover`, or the pin of the request, names an endpoint that does not exist.
             NoEndpointError, ContextLengthError: see `eligible`.
         """
         if self._preset.limits.local_only and features.reach != "device":
@@ -144,9 +148,16 @@ class Dispatcher:
             able.sort(key=lambda c: _preference(c, features.prompt_tokens, answer_tokens))
             if isinstance(self._arranging, CascadePolicy):
                 able.sort(key=lambda c: c.rank)  # stable: endpoints of one tier stay in order of cost
+            elif self._policy == SERVER_ONLY:
+                able.sort(key=lambda c: (c.place == "device", -c.rank))  # the best model's servers first
         able, deprioritised = _apart(able, resting, spared)
         arranged = self._arranging.arrange(features, able, budget_class)
         starts = arranged.starts
+        order = self._preset.dispatch.takeover if takeover is None else takeover
+        if order:
+            known_names(order, candidates, "takeover")
+            able = _in_order(able, order)
+            deprioritised = _in_order(deprioritised, order)
         heirs = heirs_of(able, arranged, {*resting, *probing}) if has_data(able) else ()
         if probing and budget_class != "background" and all(start.endpoint in probing for start in starts):
             starts = _backed(starts, able, probing, self._arranging.limited(able), features.prompt_tokens)
@@ -180,6 +191,9 @@ class Dispatcher:
             undivided=arranged.undivided,
             heirs=heirs,
             spend=arranged.spend,
+            left_out=()
+            if len(able) + len(deprioritised) == len(candidates)
+            else left_out(features, candidates, served),
         )
 
 
@@ -198,6 +212,12 @@ def _apart(
             able = [c for c in able if c.name not in reasons]
             deprioritised = [*away, *deprioritised]
     return able, deprioritised
+
+
+def _in_order(candidates: list[Candidate], names: tuple[str, ...]) -> list[Candidate]:
+    """Return the candidates that `names` has, in its order, and behind them the others as they are."""
+    places = {name: place for place, name in enumerate(names)}
+    return sorted(candidates, key=lambda c: places.get(c.name, len(places)))
 
 
 def _preference(candidate: Candidate, prompt_tokens: int, answer_tokens: int) -> tuple[bool, float, float]:
@@ -221,7 +241,8 @@ def _backed(
     for c in able:
         if c.name not in probing and (c.name not in limited or probed.name in limited):
             # The probe hardly ever takes longer than this, so a longer wait would not help.
-            return *starts, Start(c.name, probed.time_to_first_token_s(prompt_tokens))
+            late_s = probed.time_to_first_token_s(prompt_tokens)
+            return *starts, Start(c.name, late_s, Why("beside_probe", late_s, what=probed.name))
     return starts
 
 

@@ -1,14 +1,15 @@
-"""Which endpoints may serve a request: checks privacy, then features, then context length."""
+"""Which endpoints may serve a request: checks a pin, then privacy, then features, then context length."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from disco.candidate import Candidate, Reach
 from disco.dispatch.request_features import Features
-from disco.errors import ContextLengthError, NoEndpointError
+from disco.errors import ConfigurationError, ContextLengthError, NoEndpointError, nearest
+from disco.plan import LeftOut, Why
 
-__all__ = ["ANSWER_RESERVE_TOKENS", "eligible", "is_within"]
+__all__ = ["ANSWER_RESERVE_TOKENS", "eligible", "is_within", "known_names", "left_out"]
 
 ANSWER_RESERVE_TOKENS = 64
 """Room that an endpoint's context must have for an answer whose length the caller did not limit, tokens."""
@@ -30,11 +31,31 @@ _TOO_FAR: Mapping[Reach, tuple[str, str]] = {
 }
 
 _NOTHING: frozenset[str] = frozenset()
+_MOST_WORDS = 120  # characters of a list of needs in a record: callers choose the names of parameters
 
 
 def is_within(reach: Reach, bound: Reach) -> bool:
     """Return whether a prompt that may travel as far as `bound` may be sent to an endpoint of this reach."""
     return reach not in _FARTHER[bound]
+
+
+def known_names(names: Collection[str], candidates: Sequence[Candidate], option: str) -> None:
+    """Check that endpoints which an option names exist.
+
+    Args:
+        names: the names.
+        candidates: every configured endpoint.
+        option: where the names stand, for the message.
+
+    Raises:
+        ConfigurationError: one does not.
+    """
+    known = [candidate.name for candidate in candidates]
+    for name in names:
+        if name not in known:
+            raise ConfigurationError(
+                f"{option} names {name!r}, and no endpoint is called so. {nearest(name, known)}"
+            )
 
 
 def eligible(
@@ -51,17 +72,20 @@ def eligible(
             every feature. An endpoint that is missing here serves plain text only: features are never assumed.
 
     Raises:
+        ConfigurationError: the request is pinned to an endpoint that does not exist.
         ContextLengthError: no endpoint may serve the request, and at least one of them would serve a shorter prompt.
         NoEndpointError: no endpoint may serve the request, for another reason. Both messages list every endpoint with
             its reason.
     """
-    wanted_tokens = features.prompt_tokens + (
-        ANSWER_RESERVE_TOKENS if features.max_tokens is None else features.max_tokens
-    )
-    needs = features.needs
+    wanted_tokens = _wanted_tokens(features)
+    needs, pinned = features.needs, features.endpoint
+    if pinned is not None:
+        known_names((pinned,), candidates, 'The option "endpoint"')
     too_far = _FARTHER[features.reach]
     left = []
     for candidate in candidates:
+        if pinned is not None and candidate.name != pinned:
+            continue
         if candidate.reach in too_far:
             continue
         if needs:
@@ -72,15 +96,48 @@ def eligible(
             continue
         left.append(candidate)
     if not left:
-        raise _refusal(features, candidates, served, wanted_tokens)
+        raise _refusal(features, candidates, served)
     return left
+
+
+def left_out(
+    features: Features,
+    candidates: Sequence[Candidate],
+    served: Mapping[str, frozenset[str] | None],
+) -> tuple[LeftOut, ...]:
+    """Return the candidates that may not serve the request, each with its first reason; the arguments of `eligible`."""
+    reasons = ((c.name, _reasons(features, c, served)) for c in candidates)
+    return tuple(LeftOut(name, why[0]) for name, why in reasons if why)
+
+
+def _wanted_tokens(features: Features) -> int:
+    answer_tokens = ANSWER_RESERVE_TOKENS if features.max_tokens is None else features.max_tokens
+    return features.prompt_tokens + answer_tokens
+
+
+def _reasons(
+    features: Features, candidate: Candidate, served: Mapping[str, frozenset[str] | None]
+) -> list[Why]:
+    """Return why an endpoint may not serve the request; empty: it may."""
+    reasons = []
+    if features.endpoint not in (None, candidate.name):
+        reasons.append(Why("pinned", source="request", what=str(features.endpoint)))
+    if candidate.reach in _FARTHER[features.reach]:
+        reasons.append(Why("too_far", source="request", what=features.reach))
+    serves = served.get(candidate.name, _NOTHING)
+    missing = sorted(features.needs - serves) if serves is not None else []
+    if missing:
+        reasons.append(Why("not_served", source="request", what=", ".join(missing)[:_MOST_WORDS]))
+    limit, wanted_tokens = candidate.context_tokens, _wanted_tokens(features)
+    if limit is not None and wanted_tokens > limit:
+        reasons.append(Why("context", wanted_tokens, limit, "profile"))
+    return reasons
 
 
 def _refusal(
     features: Features,
     candidates: Sequence[Candidate],
     served: Mapping[str, frozenset[str] | None],
-    wanted_tokens: int,
 ) -> NoEndpointError:
     if not candidates:
         return NoEndpointError(
@@ -91,20 +148,27 @@ def _refusal(
     only_context = False
     for candidate in candidates:
         reasons = []
-        if candidate.reach in _FARTHER[features.reach]:
-            reason, remedy = _TOO_FAR[features.reach]
-            reasons.append(reason)
-            remedies[remedy] = None
-        serves = served.get(candidate.name, _NOTHING)
-        missing = sorted(features.needs - serves) if serves is not None else []
-        if missing:
-            reasons.append(f"it does not serve {', '.join(missing)}")
-            remedies["configure an endpoint that serves what the request needs, or leave it out"] = None
-        limit = candidate.context_tokens
-        if limit is not None and wanted_tokens > limit:
-            only_context = only_context or not reasons
-            reasons.append(_context_reason(features, wanted_tokens, limit))
-            remedies["shorten the conversation, lower max_tokens, or configure a longer context"] = None
+        whys = _reasons(features, candidate, served)
+        for why in whys:
+            match why.code:
+                case "pinned":
+                    reasons.append(f"the request is pinned to {why.what!r}")
+                    remedies['leave the option "endpoint" out of the request'] = None
+                case "too_far":
+                    reason, remedy = _TOO_FAR[features.reach]
+                    reasons.append(reason)
+                    remedies[remedy] = None
+                case "not_served":
+                    reasons.append(f"it does not serve {why.what}")
+                    remedies["configure an endpoint that serves what the request needs, or leave it out"] = (
+                        None
+                    )
+                case _:
+                    only_context = only_context or len(whys) == 1
+                    reasons.append(_context_reason(features, candidate.context_tokens or 0))
+                    remedies["shorten the conversation, lower max_tokens, or configure a longer context"] = (
+                        None
+                    )
         lines.append(f"{candidate.name} ({candidate.place}): {'; '.join(reasons)}")
     message = (
         "No endpoint may serve this request. "
@@ -116,7 +180,8 @@ def _refusal(
     return ContextLengthError(message) if only_context else NoEndpointError(message)
 
 
-def _context_reason(features: Features, wanted_tokens: int, limit: int) -> str:
+def _context_reason(features: Features, limit: int) -> str:
+    wanted_tokens = _wanted_tokens(features)
     answer = wanted_tokens - features.prompt_tokens
     return (
         f"its context holds {limit} tokens, and the prompt's {features.prompt_tokens} with "

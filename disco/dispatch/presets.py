@@ -66,12 +66,20 @@ class DispatchSection(Section):
         tail: share α of all prompt tokens kept for slow servers (wait_time), in [0, 1); at most `budget`
             of it is used. Under "optimal_wait", 0 minimises the mean TTFT; a share above 0 also keeps P99 no worse
             than under "wait_time" with that share.
+        takeover: names of endpoints in the order in which they take over when another one fails, refuses or is late;
+            the others come behind them, in the policy's order. That is: under "server_only" servers in the user's order
+            (backups, then tiers from the best to the smallest) before devices; under other policies the cheapest first.
+        when_busy: what happens to a prompt that the budget would leave to a device which has other answers to write
+            first. "server": where the server's first word would come sooner, the server starts, too; that is counted,
+            and never refused. "wait": it starts only where the budget has room.
         options: settings of a policy that an installed package adds; the package says which there are.
     """
 
     policy: str = AUTO
     budget: float = Field(default=0.5, ge=0.0, le=1.0)
     tail: float = Field(default=0.05, ge=0.0, lt=1.0)
+    takeover: tuple[str, ...] = ()
+    when_busy: Literal["server", "wait"] = "server"
     options: dict[str, bool | int | float | str] = Field(default_factory=dict)
 
     @model_validator(mode="after")

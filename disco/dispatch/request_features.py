@@ -81,6 +81,7 @@ class Features:
             Without the devices that have not counted it.
         refined_tokens: length of the prompt without the sentences that an heir need not read, tokens, estimated; None:
             the prompt is not refined.
+        endpoint: the name of the only endpoint that may serve; None: any may.
         may_migrate: whether the answer may migrate; False with tools, structured output, several choices, audio or
             logprobs.
     """
@@ -91,6 +92,7 @@ class Features:
     reach: Reach = "any"
     stream: bool = True
     may_migrate: bool = True
+    endpoint: str | None = None
     deadline_s: float | None = None
     class_tokens: int | None = None
     divided_at_tps: float | None = None

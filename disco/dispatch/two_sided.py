@@ -12,21 +12,19 @@ import numpy as np
 from disco.candidate import Candidate, Place
 from disco.dispatch.arranging import Arrangement, BudgetClass
 from disco.dispatch.heirs import has_data
-from disco.dispatch.policies.baselines import Race
-from disco.dispatch.policies.budget_governor import BudgetGovernor, level_at
-from disco.dispatch.policies.policy import FittedPolicy, Policy, alone
+from disco.dispatch.policies.budget_governor import BudgetGovernor, Room, level_at
+from disco.dispatch.policies.policy import FittedPolicy, Policy, alone, expected
 from disco.dispatch.policies.policy_registry import AUTO, build_policy
 from disco.dispatch.presets import DispatchSection
 from disco.dispatch.regime import regime
 from disco.dispatch.request_features import LEAST_PROMPT_TOKENS, Features
-from disco.plan import Spend
+from disco.plan import Spend, Start, Why
 from disco.profiles.length_distribution import Lengths
 from disco.profiles.time_distribution import Empirical
 from disco.rates import Rates
 
 __all__ = ["TwoSided", "sides"]
 
-_RACE = Race()
 # The side that a fitted policy's budget limits. Other policies have no budget, or prices decide which side it limits.
 _LIMITED: Mapping[str, Place] = {
     "length_threshold": "server",
@@ -34,6 +32,8 @@ _LIMITED: Mapping[str, Place] = {
     "wait_time": "device",
 }
 _BUDGETED = frozenset((AUTO, *_LIMITED))
+# With at least so much room left, a budget has more than its policy uses on average (see `budget_governor.level_at`).
+_AMPLE_ROOM = 0.65
 
 
 class TwoSided:
@@ -122,15 +122,19 @@ class TwoSided:
         """
         device, server = sides(able)
         if device is None or server is None:
-            starts = alone(device, server)
+            starts = alone(device, server, features.prompt_tokens)
             return Arrangement(starts, (starts[0].endpoint,))
         chosen = device.name, server.name
         if budget_class == "standard":
             return self._within_budget(features, able, device, server)
         if budget_class == "urgent":
-            return Arrangement(_RACE.starts(features, device, server), chosen)
+            tokens = features.prompt_tokens
+            return Arrangement(
+                tuple(Start(c.name, 0.0, expected("urgent", c, tokens)) for c in (device, server)), chosen
+            )
         spared = self.constrained(device, server)
-        starts = alone(None, server) if spared is device else alone(device, None)
+        free = server if spared is device else device
+        starts = (Start(free.name, 0.0, expected("background", free, features.prompt_tokens)),)
         return Arrangement(starts, chosen, _names_at(spared.place, able))
 
     def settle(self, spend: Spend, *, used: bool) -> None:
@@ -166,7 +170,13 @@ class TwoSided:
         uses = any(start.endpoint == limited.name for start in starts)
         if uses and not room.admits:
             uses = False
-            starts = alone(None, server) if limited is device else alone(device, None)
+            free = server if limited is device else device
+            why = Why("budget_used", room.share, self._section.budget)
+            starts = (Start(free.name, 0.0, why),)
+        joins = None if uses or limited is device else self._joins(tokens, device, server, room)
+        if joins is not None:
+            uses = True
+            starts = (*starts, Start(server.name, 0.0, joins))
         # A silence may start the limited side, too: until the answer is over, the request counts as used for that. One
         # request at a time may do so: silences are rare, and many such requests would leave no room to the policy.
         reserved = self._reserved.get(limited.place)
@@ -177,6 +187,31 @@ class TwoSided:
             self._reserved[limited.place] = ticket
         used_up = frozenset[str]() if uses or reserves else _names_at(limited.place, able)
         return Arrangement(starts, chosen, spend=Spend(limited.place, ticket), used_up=used_up)
+
+    def _joins(self, tokens: int, device: Candidate, server: Candidate, room: Room) -> Why | None:
+        """Return why the server starts, too, where the policy left a prompt to the device; None: it does not.
+
+        A device that has other answers to write first is like one that fails: the server takes over, which is counted
+        and never refused, unless the preset says "wait". A device that only reads slowly is what the budget is for: the
+        server joins it where the budget has more room than the policy uses.
+        """
+        server_s = (
+            server.time_to_first_token_s(tokens) - server.overhead_s + server.first_token_quantile_s(0.5)
+        )
+        reads_s = device.usual_first_token_s(tokens)
+        if device.queue_s > 0 and device.queue_s + reads_s > server_s:
+            if self._section.when_busy == "server" or room.admits:
+                return Why(
+                    "busy",
+                    device.queue_s + reads_s,
+                    server_s,
+                    server.times_from,
+                    server.times_seen,
+                    device.name,
+                )
+        elif reads_s > server_s and room.admits and room.share >= _AMPLE_ROOM:
+            return Why("slow_reader", reads_s, server_s, device.times_from, device.times_seen, device.name)
+        return None
 
     def limited(self, able: Sequence[Candidate]) -> frozenset[str]:
         """Return the names of the side that the policy's budget limits; empty without a budget or a second side.

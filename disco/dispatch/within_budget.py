@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from disco.candidate import Candidate
 from disco.cost.budget_reservation import BudgetReservation
-from disco.plan import BudgetCut, Migration, Plan, Start
+from disco.plan import BudgetCut, Migration, Plan, Start, Why
 from disco.request import Prefix
 
 __all__ = ["FOR_ANSWERS", "FOR_HEDGES", "within_budget"]
@@ -94,7 +94,9 @@ def within_budget(
         else:
             starts.append(start)
     if not starts:
-        starts = [Start(_stand_in(plan, limited, affordable, deprioritised, reservation, now))]
+        stand_in = _stand_in(plan, limited, affordable, deprioritised, reservation, now)
+        left = max((share[name] for name in limited), default=0.0)
+        starts = [Start(stand_in, 0.0, Why("budget_low", left, FOR_ANSWERS))]
     early_s = min(s.after_s for s in starts)
     if early_s > min(s.after_s for s in plan.starts):  # the first start of the plan was removed
         starts = [replace(s, after_s=s.after_s - early_s) for s in starts]

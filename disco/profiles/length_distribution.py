@@ -15,15 +15,18 @@ _RESCALE_AT = 1e100
 class Lengths:
     """How often each number of tokens occurs: `p(l)` of the paper.
 
-    Mutable: `_lengths`, `_weights`, `_total`, `_gain` (all through `observe`).
+    Mutable: `_lengths`, `_weights`, `_total`, `_gain`, `observed` (all through `observe`).
 
     Args:
         lengths: tokens, int64, rising, shape (m,).
         weights: how often each occurs, float64, shape (m,).
         half_life: number of observations after which earlier weight counts half; see `from_counts`.
+
+    Attributes:
+        observed: of how many requests these are the lengths; 0: nobody's, they are assumed.
     """
 
-    __slots__ = ("_gain", "_growth", "_lengths", "_total", "_weights")
+    __slots__ = ("_gain", "_growth", "_lengths", "_total", "_weights", "observed")
 
     def __init__(
         self, lengths: NDArray[np.int64], weights: NDArray[np.float64], *, half_life: float | None = None
@@ -34,6 +37,7 @@ class Lengths:
         self._total = float(weights.sum())
         self._growth = 1.0 if half_life is None else 2.0 ** (1.0 / half_life)
         self._gain = 1.0
+        self.observed = 0
 
     @classmethod
     def from_samples(cls, lengths: ArrayLike, *, half_life: float | None = None) -> Lengths:
@@ -50,9 +54,12 @@ class Lengths:
         if tokens.max() < _DENSE_LIMIT:
             dense = np.bincount(tokens).astype(np.float64)
             present = dense.nonzero()[0]
-            return cls(present, dense[present], half_life=_positive(half_life))
-        unique, counts = np.unique(tokens, return_counts=True)
-        return cls(unique, counts.astype(np.float64), half_life=_positive(half_life))
+            made = cls(present, dense[present], half_life=_positive(half_life))
+        else:
+            unique, counts = np.unique(tokens, return_counts=True)
+            made = cls(unique, counts.astype(np.float64), half_life=_positive(half_life))
+        made.observed = tokens.size
+        return made
 
     @classmethod
     def from_counts(cls, lengths: ArrayLike, counts: ArrayLike, *, half_life: float | None = None) -> Lengths:
@@ -117,6 +124,7 @@ class Lengths:
         """
         if length < 0:
             raise ValueError(f"a length must not be negative, not {length} tokens")
+        self.observed += 1
         self._gain *= self._growth
         if self._gain > _RESCALE_AT:
             self._weights = self._weights / self._gain

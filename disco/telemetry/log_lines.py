@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from disco.errors import FailureKind
 from disco.plan import Plan
+from disco.reasons import sentence
 from disco.session.records.route_record import (
     AttemptRecord,
     JudgementRecord,
@@ -84,7 +85,7 @@ def log_answer(route: RouteRecord, row: Mapping[str, Fact]) -> None:
         for judgement in route.judgements:
             _log_judgement(judgement)
     _ROUTE.info(
-        "answer %s: %s, %d tokens, first after %s, %.3f s in all; attempts %d, migrations %d%s; %.3g USD",
+        "answer %s: %s, %d tokens, first after %s, %.3f s in all; attempts %d, migrations %d%s; %.3g USD; %s",
         row["outcome"],
         row.get("winner", "no endpoint"),
         row["output_tokens"],
@@ -94,6 +95,7 @@ def log_answer(route: RouteRecord, row: Mapping[str, Fact]) -> None:
         row["migrations"],
         f", judged {row['judged']}, handed up {row['handed_up']}" if "judged" in row else "",
         row["cost_usd"],
+        sentence(route.why[0]) if route.why else "",
         extra=_fields(row),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from disco.reasons import sentence
 from disco.session.records.route_record import RouteRecord
 from disco.timeline.lanes import end_of, lanes_of
 from disco.timeline.marks import marks_of
@@ -66,10 +67,14 @@ def _costs(record: RouteRecord) -> tuple[Cost, ...]:
 
 
 def _notes(record: RouteRecord) -> Iterator[str]:
-    for rest in record.deprioritised:
+    for reason in record.why:
+        yield f"{sentence(reason)}."
+    for rest in () if record.why else record.deprioritised:
         why = rest.reason.replace("_", " ")
         yield f"{rest.endpoint} was the last resort when the request came: {why}."
     for cut in record.budget_cuts:
+        if record.why and cut.what != "move":
+            continue
         what = {"hedge": "a further start", "start": "a start", "move": "a move"}.get(cut.what, cut.what)
         left = {"low": "what is left is kept for more important uses", "spent": "too little is left"}
         yield f"A budget left out {what} on {cut.endpoint}: {left.get(cut.why, 'its time is not known yet')}."

@@ -15,6 +15,7 @@ from disco.cost import Charge, Ledger
 from disco.errors import ConfigurationError
 from disco.plan import BudgetCut, CoolDown, Power
 from disco.rates import Rates
+from disco.reasons import Reason
 from disco.session.records.assist_record import AssistRecord
 from disco.session.records.route_record import (
     RENAMED,
@@ -54,6 +55,7 @@ _PLAIN: Final[dict[str, Any]] = {
     "released": tuple[tuple[float, int], ...],
     "turns": tuple[tuple[int, int], ...],
     "served_as": str | None,
+    "why": tuple[Reason, ...],
 }
 """Fields of a `RouteRecord` that are read as they are written."""
 _DEFAULTS: Final[dict[str, Any]] = {
@@ -70,6 +72,7 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "winner": None,
     "created_s": None,
     "served_as": None,
+    "why": [],
 }
 """What fields that older records lack are read as; `generated` and others are left out on request, too."""
 _MOST_TOKENS: Final = (

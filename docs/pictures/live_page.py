@@ -44,7 +44,7 @@ budget = {{ server_usd = 0.005, window_s = 86400 }}
 preset = "private"
 
 [models.careful]
-preset = "battery-saver"
+preset = "server-first"
 base_url = "http://127.0.0.1:{nobody}/v1"
 model = "large"
 price = [2.5, 10.0]

@@ -174,7 +174,7 @@ def decisions() -> None:
     for name in ("length_threshold", "wait_time", "optimal_wait"):
         decide = policies[name].starts
         line(name, f"{per_decision_us(lambda f, decide=decide: decide(f, DEVICE, SERVER), features):.2f}")
-    for name in ("balanced", "battery-saver"):
+    for name in ("balanced", "server-first"):
         dispatcher = Dispatcher(load_preset(name), lengths=kept, ttft=ttft, rng=np.random.default_rng(1))
         served = {"device": frozenset[str](), "server": None}
         cost = per_decision_us(lambda f, d=dispatcher, s=served: d.plan(f, (DEVICE, SERVER), s), features)

@@ -44,7 +44,7 @@ def plan_of(of: Dispatcher, tokens: int = 100, candidates=ALL, **how) -> Plan:
 
 
 def test_every_endpoint_that_may_serve_is_an_heir_in_order_of_preference():
-    assert plan_of(dispatcher("server_only")).heirs == ("device", "server", "backup")
+    assert plan_of(dispatcher("server_only")).heirs == ("server", "backup", "device")
 
 
 def test_before_there_is_data_on_any_endpoint_there_is_no_heir():
@@ -54,7 +54,7 @@ def test_before_there_is_data_on_any_endpoint_there_is_no_heir():
 
 def test_an_endpoint_that_cools_down_is_probed_or_is_spared_is_no_heir():
     resting = {"server": CoolDown("server", "failures")}
-    assert plan_of(dispatcher("server_only"), resting=resting).heirs == ("device", "backup")
+    assert plan_of(dispatcher("server_only"), resting=resting).heirs == ("backup", "device")
     assert plan_of(dispatcher("server_only"), probing={"device"}).heirs == ("server", "backup")
     spared = plan_of(dispatcher("length_threshold", 0.5), budget_class="background")
     assert spared.heirs == ("device",)
@@ -161,4 +161,4 @@ def test_what_has_used_up_its_budget_is_no_heir_until_there_is_room_again():
 
 def test_what_a_budget_does_not_limit_may_always_be_an_heir():
     of = dispatcher("server_only", holds_budget=True)
-    assert {plan_of(of).heirs for _ in range(30)} == {("device", "server", "backup")}
+    assert {plan_of(of).heirs for _ in range(30)} == {("server", "backup", "device")}

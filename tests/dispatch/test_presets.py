@@ -75,7 +75,7 @@ def test_mistakes_in_names_sections_and_files_are_named(tmp_path):
     broken.write_text("[dispatch\n")
     for wrong, said in [
         ("mine", "no preset is called 'mine'"),
-        ("batery-saver", "Did you mean 'battery-saver'"),
+        ("server-frist", "Did you mean 'server-first'"),
         (bad, r"mine\.toml.*budget"),
         (broken, r"broken\.toml is not valid TOML"),
         (tmp_path / "none.toml", "cannot be read"),

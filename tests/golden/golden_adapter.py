@@ -10,6 +10,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from golden_draws import Ask, Setting, attempt, draw_answer_tokens, draw_prompt_tokens
@@ -130,7 +131,8 @@ class Episode:
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
-        preset = load_preset(setting.preset)
+        own = Path(__file__).parent / f"{setting.preset}.toml"  # a preset of this folder's, not a shipped one
+        preset = load_preset(own if own.is_file() else setting.preset)
         order = RECORDED_ORDER.get(setting.preset, "make_before_break")
         preset = preset.model_copy(update={"migration": preset.migration.model_copy(update={"order": order})})
         self.preset = with_limits(preset, setting.limits)

@@ -129,7 +129,7 @@ def as_seen(client):
 
 async def test_it_answers_where_there_is_no_other_and_is_got_to_know(desk, caplog):
     """How fast it is; its energy, which is what the server tells of its model, or assumed aloud."""
-    async with AsyncDisco(local=desk.address, policy="battery-saver", timeouts=PATIENT) as client:
+    async with AsyncDisco(local=desk.address, policy="server-first", timeouts=PATIENT) as client:
         before = as_seen(client)
         long = [{"role": "user", "content": "Tell me about the sea. " * 10}]
         for messages in (long, SEA):

@@ -287,7 +287,7 @@ async def test_the_environment_switches_psutil_off_and_another_servers_work_is_n
 
 
 def test_the_synchronous_client_has_it_too():
-    with Disco(local=device(answer="From here."), power=Laptop(LOW)) as one:
+    with Disco(preset="balanced", local=device(answer="From here."), power=Laptop(LOW)) as one:
         route = one.chat.completions.create(model="m", messages=question()).route
     assert (route.winner, route.power.spared) == ("device", "low")
 

@@ -153,7 +153,7 @@ POWERS = st.builds(Power, spared=st.sampled_from([None, "low", "throttled", "loa
 @given(
     POWERS,
     st.lists(st.sampled_from([LAPTOP, CLOUD, HOME]), min_size=1, unique=True),
-    st.sampled_from(["balanced", "cheap", "battery-saver", "fast", "private"]),
+    st.sampled_from(["balanced", "cheap", "server-first", "fast", "private"]),
     st.sampled_from(["device", "own", "any"]),
     st.frozensets(st.sampled_from(["cloud", "home"])),
 )

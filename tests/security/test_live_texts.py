@@ -45,7 +45,7 @@ def all_that_is_told(board: LiveBoard) -> bytes:
             more = {"base_url": base_url, "api_key": KEY, "continuation": "none", "price": (0.1, 0.1)}
             return AsyncDisco(
                 local=device,
-                preset="battery-saver",
+                preset="server-first",
                 on_route=[on_route, board.answered],
                 max_retries=0,
                 **more,

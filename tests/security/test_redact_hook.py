@@ -111,7 +111,7 @@ async def test_servers_of_every_kind_get_placeholders_and_the_reader_the_origina
         )
         for more in (
             {},
-            {"local": local, "policy": "battery-saver"},
+            {"local": local, "policy": "server-first"},
             {"local": local, "tiers": [tier], "policy": "cascade"},
         ):
             if sync:

@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from disco.cli.console import Screen
+from disco.client.request_options import DEFAULT_PRESET
 
 __all__ = ["add_chat"]
 
@@ -32,7 +33,7 @@ def add_chat(commands: Any) -> argparse.ArgumentParser:
         help="where the local model runs (default: thread)",
     )
     parser.add_argument(
-        "--preset", "--policy", default="balanced", help="a preset's name or file (default: balanced)"
+        "--preset", "--policy", default=DEFAULT_PRESET, help="a preset's name or file (default: %(default)s)"
     )
     parser.add_argument(
         "--model", help="the server's model (default: what OPENAI_MODEL names, else gpt-4o-mini)"

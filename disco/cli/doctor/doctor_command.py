@@ -15,6 +15,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from disco.cli.console import Screen
+from disco.client.request_options import DEFAULT_PRESET
 from disco.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def add_doctor(commands: Any) -> argparse.ArgumentParser:
         help="what runs the local model, as for chat (default: auto)",
     )
     parser.add_argument(
-        "--preset", "--policy", default="balanced", help="a preset's name or file (default: balanced)"
+        "--preset", "--policy", default=DEFAULT_PRESET, help="a preset's name or file (default: %(default)s)"
     )
     parser.add_argument(
         "--model", help=f"the server's model (default: what {_MODEL_VARIABLE} names, else {_USUAL_MODEL})"

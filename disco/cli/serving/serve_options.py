@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from disco.cli.serving.serve_setup import KEY_VARIABLE
+from disco.client.request_options import DEFAULT_PRESET
 from disco.errors import ConfigurationError
 
 __all__ = ["BACKUP_KEY_VARIABLE", "TIER_KEY_VARIABLE", "add_serve", "settle_options"]
@@ -23,7 +24,7 @@ _LOCAL: Final = {"local": "smollm2-135m", "isolation": None, "runtime": None}
 _NO_LOCAL: Final = {**_LOCAL, "local": "none"}
 _OF_SLOTS: Final = {"slots": SLOTS, "context": None, "threads": None}
 _USUAL: Final[dict[str, Any]] = {
-    "preset": "balanced",
+    "preset": DEFAULT_PRESET,
     "power": "auto",
     "prompt_cache_private": False,
     "host": "127.0.0.1",
@@ -85,7 +86,7 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
         choices=("auto", "compiled", "prebuilt"),
         help="what runs the local model, as for chat (default: auto)",
     )
-    parser.add_argument("--preset", "--policy", help="a preset's name or file (default: balanced)")
+    parser.add_argument("--preset", "--policy", help=f"a preset's name or file (default: {DEFAULT_PRESET})")
     parser.add_argument(
         "--shadow",
         metavar="PRESET",

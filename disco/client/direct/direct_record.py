@@ -22,7 +22,7 @@ from disco.endpoints.openai_api.error_mapping import failure_from, kind_of_statu
 from disco.endpoints.openai_api.sse import EventSplitter
 from disco.errors import EndpointFailure
 from disco.events import Delta, DeltaKind, Ended, Usage
-from disco.plan import Plan, Start
+from disco.plan import Plan, Start, Why
 from disco.playback import Playback
 from disco.request import Request, Timeouts
 from disco.session.machine import Session, SessionConfig
@@ -64,7 +64,8 @@ def write_record(
         max_retries=len(repeated(direct)),
     )
     lengths = router.statistics.answer_lengths()
-    plan = Plan(starts=(Start(candidate.name),))
+    why = Why("alone", candidate.usual_first_token_s(0), None, candidate.times_from, candidate.times_seen)
+    plan = Plan(starts=(Start(candidate.name, 0.0, why),))
     session = Session(plan, {candidate.name: candidate}, config, Playback(None), lengths)
     _play(session, direct, config.prompt_tokens)
     return make_record(session, settle_accounts(session), preset=preset, created_s=direct.created_s)

@@ -35,7 +35,9 @@ from disco.telemetry.log_lines import LOG
 
 __all__ = ["CatalogEntry", "EndpointCatalog"]
 
-LENGTHS = "lengths-azure-conv-2023"  # prompt and answer lengths until the client has seen its own
+PROMPTS = "lengths-alpaca-2023"  # prompt lengths until the client has seen its own: short questions
+ANSWERS = "lengths-azure-conv-2023"  # answer lengths until then
+PRIOR_WEIGHT = 8.0  # of the prompt lengths that are assumed at first, in requests
 SERVER = "gpt-4o-mini-2024"  # a server's TTFT until one was measured
 SEEN = 5  # starts of a server after which its TTFT counts as known
 
@@ -146,8 +148,8 @@ class EndpointCatalog:
         self.pricing = Pricing(load_prices())
         self._rates: dict[Hashable, Rates] = {}
         self._shapes: dict[str, tuple[Header, ModelShapes | None]] = {}
-        prior = load_lengths(LENGTHS)
-        self.statistics = Statistics(prompts=prior.prompt(weight=50.0), prior=prior)
+        prompts = load_lengths(PROMPTS).prompt(weight=PRIOR_WEIGHT)
+        self.statistics = Statistics(prompts=prompts, prior=load_lengths(ANSWERS))
 
     def known(self, member: CatalogEntry, model: str) -> EndpointStatistics:
         """Return what is known about an endpoint under a model's name; from its profile if nothing was measured."""
@@ -161,7 +163,9 @@ class EndpointCatalog:
     def _from_profile(self, member: CatalogEntry) -> EndpointStatistics:
         if not member.is_device:
             return EndpointStatistics(
-                ttft=AdaptiveRolling(prior=self.server.ttft()), decode_tps=self.server.decode_tps or 50.0
+                ttft=AdaptiveRolling(prior=self.server.ttft()),
+                decode_tps=self.server.decode_tps or 50.0,
+                is_measured=self._knows_server,
             )
         profile = member.profile or self._device
         line = profile.line

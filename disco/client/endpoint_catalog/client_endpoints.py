@@ -199,7 +199,7 @@ class ClientEndpoints:
                 'or tiers=[Tier(base_url=..., model=..., reach="own")].'
             )
         away = any(m.endpoint.reach != "device" for m in members)
-        if not away and policy in ("server_only", "race"):
+        if not away and policy == "race":
             raise ConfigurationError(
                 f"The preset {preset.name!r} needs a server, but none is configured: pass api_key=... "
                 "(and base_url=...), or choose another preset."

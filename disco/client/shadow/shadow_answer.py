@@ -146,6 +146,7 @@ class ShadowAnswer:
             resting=moment.resting,
             probing=moment.probing,
             spared=moment.spared,
+            takeover=options.takeover,
         )
         by_name = {c.name: c for c in moment.candidates}
         plan = as_affordable(plan, moment.dispatcher, by_name, reservation, features, options, view)

@@ -18,6 +18,7 @@ from openai.resources.chat.completions import Completions
 from disco.client.chat.routed_request import hide, is_model_list
 from disco.client.direct.direct_answer import DirectAnswer
 from disco.client.http_gateway import may_ask_server, model_list, respond, way_of
+from disco.client.request_options import DEFAULT_PRESET
 from disco.client.routed_client import RoutedClient, has_signature_of, takes_arguments_of
 from disco.client.settings import ClientSettings, SharedParts
 from disco.client.sync.portal import Portal
@@ -205,7 +206,7 @@ class Disco(SyncRouting, OpenAI):
         local: str | os.PathLike[str] | Endpoint | LocalServer | Plugin | None = None,
         isolation: Literal["thread", "process"] = "thread",
         runtime: Runtime = "auto",
-        preset: str | os.PathLike[str] | Preset = "balanced",
+        preset: str | os.PathLike[str] | Preset = DEFAULT_PRESET,
         policy: str | os.PathLike[str] | Preset | None = None,
         continuation: str | Continuation = "auto",
         device_profile: str | os.PathLike[str] | DeviceProfile | None = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from disco.candidate import Candidate
-from disco.dispatch.policies.policy import alone
+from disco.dispatch.policies.policy import alone, expected
 from disco.dispatch.request_features import Features
 from disco.plan import Start
 
@@ -24,11 +24,13 @@ class DeviceOnly:
 
     def starts(
         self,
-        features: Features,  # noqa: ARG002 - a policy's signature
+        features: Features,
         device: Candidate | None,
         server: Candidate | None,
     ) -> tuple[Start, ...]:
-        return alone(device, None) if device is not None else alone(None, server)
+        if device is None:
+            return alone(None, server, features.prompt_tokens)
+        return (Start(device.name, 0.0, expected("device_only", device, features.prompt_tokens)),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +45,13 @@ class ServerOnly:
 
     def starts(
         self,
-        features: Features,  # noqa: ARG002 - a policy's signature
+        features: Features,
         device: Candidate | None,
         server: Candidate | None,
     ) -> tuple[Start, ...]:
-        return alone(None, server) if server is not None else alone(device, None)
+        if server is None:
+            return alone(device, None, features.prompt_tokens)
+        return (Start(server.name, 0.0, expected("server_first", server, features.prompt_tokens)),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +66,11 @@ class Race:
 
     def starts(
         self,
-        features: Features,  # noqa: ARG002 - a policy's signature
+        features: Features,
         device: Candidate | None,
         server: Candidate | None,
     ) -> tuple[Start, ...]:
         if device is None or server is None:
-            return alone(device, server)
-        return Start(device.name), Start(server.name)
+            return alone(device, server, features.prompt_tokens)
+        tokens = features.prompt_tokens
+        return tuple(Start(one.name, 0.0, expected("race", one, tokens)) for one in (device, server))

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from disco.candidate import Candidate
 from disco.dispatch.planners.token_shares import TokenShares
-from disco.dispatch.policies.policy import ErrorDiffusion, alone, check_share
+from disco.dispatch.policies.policy import ErrorDiffusion, alone, check_share, source_of
 from disco.dispatch.request_features import Features
-from disco.plan import Start
+from disco.plan import Source, Start, Why
 from disco.profiles.length_distribution import Lengths
 from disco.profiles.time_distribution import Empirical
 
@@ -79,13 +79,14 @@ class LengthThreshold:
 
     name = "length_threshold"
 
-    # Mutable: plan (through refit), _diffusion.
-    __slots__ = ("_budget", "_diffusion", "plan")
+    # Mutable: plan and _source (through refit), _diffusion.
+    __slots__ = ("_budget", "_diffusion", "_source", "plan")
 
     def __init__(self, plan: ThresholdPlan, *, budget: float, rng: np.random.Generator) -> None:
         self.plan = plan
         self._budget = check_share("budget", budget)
         self._diffusion = ErrorDiffusion(rng)
+        self._source: tuple[Source, int] = ("preset", 0)
 
     @classmethod
     def fitted(cls, lengths: Lengths, *, budget: float, rng: np.random.Generator) -> LengthThreshold:
@@ -96,20 +97,27 @@ class LengthThreshold:
             budget: share of all prompt tokens that the server may process, in [0, 1].
             rng: decides on prompts of the boundary length.
         """
-        return cls(plan_threshold(lengths, budget), budget=budget, rng=rng)
+        made = cls(plan_threshold(lengths, budget), budget=budget, rng=rng)
+        made._source = source_of(lengths)
+        return made
 
     def refit(self, lengths: Lengths, ttft: Empirical) -> None:  # noqa: ARG002 - the plan depends on lengths only
         self.plan = plan_threshold(lengths, self._budget)
+        self._source = source_of(lengths)
 
     def starts(
         self, features: Features, device: Candidate | None, server: Candidate | None
     ) -> tuple[Start, ...]:
         if device is None or server is None:
-            return alone(device, server)
+            return alone(device, server, features.prompt_tokens)
         tokens = features.prompt_tokens
         plan = self.plan
         if tokens < plan.boundary_tokens or (
             tokens == plan.boundary_tokens and not self._diffusion.take(plan.race_share, tokens)
         ):
-            return (Start(device.name),)
-        return Start(device.name), Start(server.name)
+            why = Why("short", tokens, plan.boundary_tokens, *self._source)
+            if plan.boundary_tokens == float("inf"):
+                why = Why("none_race", tokens, self._budget)
+            return (Start(device.name, 0.0, why),)
+        long = Why("long", tokens, max(plan.boundary_tokens, 0.0), *self._source)
+        return Start(device.name, 0.0, long), Start(server.name, 0.0, long)

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from disco.candidate import Candidate
 from disco.dispatch.planners.optimal_plan import OptimalPlan, device_times_s, plan_optimal_waits
-from disco.dispatch.policies.policy import ErrorDiffusion, alone
+from disco.dispatch.policies.policy import ErrorDiffusion, alone, expected
 from disco.dispatch.request_features import Features
-from disco.plan import Start
+from disco.plan import Start, Why
 from disco.profiles.length_distribution import Lengths
 from disco.profiles.time_distribution import Empirical
 
@@ -160,13 +160,17 @@ class OptimalWait:
         self, features: Features, device: Candidate | None, server: Candidate | None
     ) -> tuple[Start, ...]:
         if device is None or server is None:
-            return alone(device, server)
+            return alone(device, server, features.prompt_tokens)
         if device is not self._device and self._has_changed(device):
             self._replan(device)
         wait_s = self.wait_s(features.prompt_tokens)
+        tokens, times = features.prompt_tokens, (server.times_from, server.times_seen)
+        first = expected("server_and_wait", server, tokens)
         if wait_s == float("inf"):
-            return (Start(server.name),)
-        return Start(server.name), Start(device.name, wait_s)
+            return (Start(server.name, 0.0, Why("no_device", tokens, None, *times)),)
+        return Start(server.name, 0.0, first), Start(
+            device.name, wait_s, Why("wait", wait_s, first.value, *times)
+        )
 
     def waits_s(self, prompt_tokens: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the wait of each of these requests, in order: s, float64, shape (n,).

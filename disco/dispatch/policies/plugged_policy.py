@@ -10,6 +10,7 @@ import inspect
 import math
 import tomllib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -21,7 +22,7 @@ from disco.candidate import Candidate
 from disco.dispatch.policies.policy import Delays, FittedPolicy, Policy, VectorPolicy
 from disco.dispatch.request_features import Features
 from disco.errors import ConfigurationError, DiscoError, nearest
-from disco.plan import Start
+from disco.plan import Start, Why
 from disco.profiles.length_distribution import Lengths
 from disco.profiles.time_distribution import Empirical
 
@@ -191,7 +192,8 @@ class PluggedPolicy:
                     f"{self._found.label} starts {start.endpoint!r} after {start.after_s!r} s. To start it never, "
                     "leave its start out."
                 )
-        return starts
+        why = Why("plugin", what=self.name)
+        return tuple([start if start.why.code else replace(start, why=why) for start in starts])
 
     def _refit(self, policy: FittedPolicy, lengths: Lengths, ttft: Empirical) -> None:
         self._unfitted = None

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from disco.candidate import Candidate
 from disco.dispatch.request_features import Features
-from disco.plan import Start
+from disco.plan import Source, Start, Why
 from disco.profiles.length_distribution import Lengths
 from disco.profiles.time_distribution import Empirical
 
@@ -22,6 +22,8 @@ __all__ = [
     "VectorPolicy",
     "alone",
     "check_share",
+    "expected",
+    "source_of",
 ]
 
 
@@ -180,8 +182,8 @@ class ErrorDiffusion:
         self._asked = self._taken = 0
 
 
-def alone(device: Candidate | None, server: Candidate | None) -> tuple[Start, ...]:
-    """Return a start, at once, of the device or else of the server.
+def alone(device: Candidate | None, server: Candidate | None, tokens: int) -> tuple[Start, ...]:
+    """Return a start, at once, of the device or else of the server, for a prompt of so many tokens.
 
     Raises:
         ValueError: both are None.
@@ -189,7 +191,23 @@ def alone(device: Candidate | None, server: Candidate | None) -> tuple[Start, ..
     only = device if device is not None else server
     if only is None:
         raise ValueError("a policy needs a device or a server")
-    return (Start(only.name),)
+    return (Start(only.name, 0.0, expected("alone", only, tokens)),)
+
+
+def expected(code: str, candidate: Candidate, tokens: int) -> Why:
+    """Return a reason whose number is when the first token of a candidate is expected, s; see `plan.Why`.
+
+    Args:
+        code: the rule that chose.
+        candidate: who starts.
+        tokens: length of the prompt.
+    """
+    return Why(code, candidate.usual_first_token_s(tokens), None, candidate.times_from, candidate.times_seen)
+
+
+def source_of(lengths: Lengths) -> tuple[Source, int]:
+    """Return where prompt lengths are from, and how many requests they are of."""
+    return ("own", lengths.observed) if lengths.observed else ("prior", 0)
 
 
 def check_share(name: str, value: float) -> float:

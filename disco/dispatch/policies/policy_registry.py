@@ -26,6 +26,7 @@ __all__ = [
     "BUILT_IN",
     "CASCADE",
     "OWN_NAMES",
+    "SERVER_ONLY",
     "build_policy",
     "check_options",
     "has_budget",
@@ -38,6 +39,9 @@ AUTO: Final = "auto"
 
 ASSIST: Final = "assist"
 """Divides an answer between two sides (`dispatch/assist.py`), and is "auto" where it cannot."""
+
+SERVER_ONLY: Final = "server_only"
+"""The server starts; under it, servers take over before devices."""
 
 CASCADE: Final = "cascade"
 """Not a `Policy` either: it decides between any number of endpoints (`dispatch/cascade.py`), not between two sides."""

@@ -13,7 +13,7 @@ import numpy as np
 from disco.candidate import Candidate
 from disco.dispatch.policies.policy import alone, check_share
 from disco.dispatch.request_features import Features
-from disco.plan import Start
+from disco.plan import Start, Why
 
 __all__ = ["RandomSplit"]
 
@@ -46,11 +46,13 @@ class RandomSplit:
 
     def starts(
         self,
-        features: Features,  # noqa: ARG002 - a policy's signature
+        features: Features,
         device: Candidate | None,
         server: Candidate | None,
     ) -> tuple[Start, ...]:
         if device is None or server is None:
-            return alone(device, server)
+            return alone(device, server, features.prompt_tokens)
         scarce, free = (server, device) if self._constrained == "server" else (device, server)
-        return (Start((scarce if self._rng.random() < self._budget else free).name),)
+        drawn = float(self._rng.random())
+        chosen = scarce if drawn < self._budget else free
+        return (Start(chosen.name, 0.0, Why("drawn", drawn, self._budget)),)

@@ -30,9 +30,9 @@ from disco.dispatch.planners.wait_quantiles import (
     WaitByLength,
     WaitSource,
 )
-from disco.dispatch.policies.policy import ErrorDiffusion, alone, check_share
+from disco.dispatch.policies.policy import ErrorDiffusion, alone, check_share, expected
 from disco.dispatch.request_features import Features
-from disco.plan import Start
+from disco.plan import Start, Why
 from disco.profiles.length_distribution import Lengths
 from disco.profiles.time_distribution import Empirical
 
@@ -310,11 +310,15 @@ class WaitTime:
         self, features: Features, device: Candidate | None, server: Candidate | None
     ) -> tuple[Start, ...]:
         if device is None or server is None:
-            return alone(device, server)
+            return alone(device, server, features.prompt_tokens)
         wait_s = self.wait_s(features.prompt_tokens)
+        tokens, times = features.prompt_tokens, (server.times_from, server.times_seen)
+        first = expected("server_and_wait", server, tokens)
         if wait_s == float("inf"):
-            return (Start(server.name),)
-        return Start(server.name), Start(device.name, wait_s)
+            return (Start(server.name, 0.0, Why("no_device", tokens, None, *times)),)
+        return Start(server.name, 0.0, first), Start(
+            device.name, wait_s, Why("wait", wait_s, first.value, *times)
+        )
 
 
 def _pick(wait: SplitWait, diffusion: ErrorDiffusion, tokens: int) -> float:

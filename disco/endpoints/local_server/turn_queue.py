@@ -35,8 +35,8 @@ class Turns:
 
     @property
     def waiting(self) -> int:
-        """Requests that would be served before a new one that has to wait; 0 where a new one would not wait."""
-        return len(self._queue)
+        """How many turns a new request would wait for; 0 where it would not wait."""
+        return -(-(len(self._queue) + 1) // self.at_once) if self.is_full else 0
 
     @property
     def is_full(self) -> bool:

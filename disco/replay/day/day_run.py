@@ -36,7 +36,7 @@ from disco.replay.stations import Station, StationOutcome, resolve_stations, sim
 
 __all__ = ["PRESETS", "DayResult", "PhaseFigures", "run_day"]
 
-PRESETS: Final = ("balanced", "cheap", "battery-saver", "fast")
+PRESETS: Final = ("balanced", "cheap", "server-first", "fast")
 ALL: Final = "all"
 DEVICE, SERVER = "device", "server"
 _OFF: Final = PowerSection(enabled=False)

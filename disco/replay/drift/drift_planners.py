@@ -175,7 +175,7 @@ class ForecastPolicy:
         self, features: Features, device: Candidate | None, server: Candidate | None
     ) -> tuple[Start, ...]:
         if device is None or server is None:
-            return alone(device, server)
+            return alone(device, server, features.prompt_tokens)
         tokens = features.prompt_tokens
         ahead_s = self._predicted_s[self.row] - device.time_to_first_token_s(tokens)
         gain = (ahead_s if self._limits_device else -ahead_s) / max(tokens, 1)

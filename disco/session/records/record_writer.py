@@ -10,6 +10,7 @@ from typing import Any
 from disco.cost import Ledger
 from disco.events import DeltaKind
 from disco.playback import reader_metrics
+from disco.reasons import reasons_of
 from disco.session.attempt.attempt_state import AttemptState
 from disco.session.machine import Session
 from disco.session.records.assist_record import assist_record
@@ -83,6 +84,7 @@ def make_record(
         assist=assist_record(session),
         power=session.plan.power,
         shadow=shadow,
+        why=reasons_of(session.plan, session.candidates),
     )
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from disco.cost import Ledger
 from disco.events import SpeculationReport
 from disco.plan import BudgetCut, CoolDown, Power
+from disco.reasons import Reason
 from disco.session.attempt.attempt_state import AttemptOutcome
 from disco.session.records.assist_record import AssistRecord
 from disco.session.records.attempt_record import AttemptRecord
@@ -231,6 +232,8 @@ class RouteRecord:
         power: the state of this machine that the answer was planned in, and what followed; see `Power`. None where
             nothing was asked about it.
         shadow: what another preset would have done; None without shadow mode.
+        why: why each endpoint started, stood by, rested or was left out, as numbers; `reasons.sentence` has the words.
+            Empty in records made before there was this field.
         served_as: the name by which a `disco serve` with several models offered the one that answered; None elsewhere.
     """
 
@@ -260,6 +263,7 @@ class RouteRecord:
     power: Power | None = None
     shadow: ShadowRecord | None = None
     served_as: str | None = None
+    why: tuple[Reason, ...] = ()
 
     if not TYPE_CHECKING:  # hidden from type checkers, so that they report the old names
 
@@ -332,6 +336,7 @@ class RouteRecord:
             "duration_s": _round(self.duration_s),
             "endpoints": [asdict(e) for e in self.endpoints],
             "starts": [{"endpoint": name, "after_s": _round(after_s)} for name, after_s in self.starts],
+            "why": [_to_json_types(r) for r in self.why],
             "deprioritised": [_to_json_types(r) for r in self.deprioritised],
             "budget_cuts": [_to_json_types(w) for w in self.budget_cuts],
             "budget": {name: dict(facts) for name, facts in self.budget.items()},

@@ -28,7 +28,7 @@ from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from disco.session.records.route_record import RouteRecord
 
-SHADOWS = ("cheap", "battery-saver", "fast", "cascade", "assist", "private")
+SHADOWS = ("cheap", "server-first", "fast", "cascade", "assist", "private")
 STEPS = {"moment": (Shadow, "beside"), "plan": (ShadowAnswer, "plan"), "estimate": (ShadowAnswer, "ended")}
 
 

@@ -34,8 +34,8 @@ from disco.session.records.route_record import RouteRecord
 PAIRS = [
     Pair("balanced", "cheap"),
     Pair("cheap", "balanced"),
-    Pair("balanced", "battery-saver"),
-    Pair("battery-saver", "balanced"),
+    Pair("balanced", "server-first"),
+    Pair("server-first", "balanced"),
     Pair("balanced", "fast"),
     Pair("fast", "cheap"),
     Pair("private", "fast"),
@@ -205,7 +205,7 @@ def main() -> None:
         real_requests=(50, "requests of each real run"),
     )
     if given.real:
-        pairs = [Pair("fast", "balanced"), Pair("fast", "battery-saver"), Pair("battery-saver", "fast")]
+        pairs = [Pair("fast", "balanced"), Pair("fast", "server-first"), Pair("server-first", "fast")]
         truths = anyio.run(real_truths, given.real_requests, pairs)
         show(f"SmolLM2-135M here, llama-server there; {given.real_requests} answers a run", truths)
         return

@@ -133,5 +133,5 @@ def test_the_command_runs_and_writes_its_figures(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "What the rule saved a day" in printed
     data = json.loads(path.read_text(encoding="utf-8"))
-    assert [one["preset"] for one in data["days"]] == ["balanced", "cheap", "battery-saver", "fast"]
+    assert [one["preset"] for one in data["days"]] == ["balanced", "cheap", "server-first", "fast"]
     assert all(one["seeds"] == 3 for one in data["days"])

@@ -158,7 +158,7 @@ def test_a_caller_cannot_lift_what_a_name_keeps_here_or_may_spend(served, tmp_pa
             {"preset": "fast"},
             {"reach": "any"},
             {"local_only": False},
-            {"preset": "battery-saver"},
+            {"preset": "server-first"},
         ):
             asks = {**CHAT, "disco": {"pace_tps": "off", **wish}}
             for name in ("here", "near"):

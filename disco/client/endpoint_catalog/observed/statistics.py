@@ -10,28 +10,31 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from disco.candidate import READING_SPARE, TTFT_QUANTILES, Candidate, Reach
 from disco.client.endpoint_catalog.observed import silences
 from disco.client.endpoint_catalog.observed.silences import Silences, observations
 from disco.endpoints.contract import Capabilities
+from disco.plan import Plan
 from disco.profiles import Empirical, Lengths, LengthsProfile, Rolling, RollingLine
 from disco.rates import Rates
 from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState
 from disco.session.machine import Session
 from disco.session.switching.answer_lengths import AnswerLengths
 
-__all__ = ["KINDS", "EndpointStatistics", "Keep", "Statistics", "make_room"]
+__all__ = ["KINDS", "EndpointStatistics", "Keep", "PlannedStarts", "Statistics", "make_room"]
 
 NEW_WEIGHT = 0.3  # weight of the newest answer in the running means below
 FEWEST_STARTS = 5  # of a device that no profile describes, before its line counts as measured
 SLOWEST_READ = 0.98  # quantile of the device's time to read a long prompt that a plan allows for
 _LAST_PART = 0.1  # of the time that loading usually takes: expected where it has taken longer already
+_TURN_TOKENS = 100  # of an answer, until one was seen: how long it occupies a device is assumed from it
 FEWEST_TOKENS = 8  # shorter answers give no good estimate of a rate
 REFIT_EVERY = 16  # answers between two fits of the policies
 MOST_ANSWERS = 1000  # answers whose lengths are kept
 MOST_REPLAYED = 200  # own TTFTs that are added again when a server tells of its own
+OWN_PROMPTS = 24  # after so many, only the client's own prompt lengths count, and not those assumed before
 MOST_MODELS = 256  # models whose statistics are kept
 # Finish reasons of an answer that ended by itself; any other reason means that it was cut short.
 _WHOLE = frozenset({"stop", "tool_calls", "function_call"})
@@ -56,7 +59,8 @@ class EndpointStatistics:
         decode_tps: generated tokens/s.
         load_s: time to load a model that is not ready, in seconds; from its profile at first, then as it was here.
         turn_s: how long an answer occupies the endpoint, in seconds, if answers wait in a queue; 0 before the first.
-        is_measured: whether the line is from a profile of this device, and not assumed.
+        planned: how many attempts were planned to start there at once and have not reached it yet.
+        is_measured: whether its times at first are from a profile of this endpoint, and not assumed.
         starts: how many starts the line was learnt from here.
         loads: how many loads `load_s` was learnt from here.
         keep: takes each new observation, for the state file; None: there is none.
@@ -69,6 +73,7 @@ class EndpointStatistics:
     decode_tps: float = 30.0
     load_s: float = 0.0
     turn_s: float = 0.0
+    planned: int = 0
     is_measured: bool = True
     starts: int = 0
     loads: int = 0
@@ -112,7 +117,7 @@ class EndpointStatistics:
             loads=able.loads,
             silence_s=self.silences.silence_s(),
             slow_start=self._slow_start(overhead_s),
-            queue_s=(able.waiting or 0) * self.turn_s,
+            queue_s=((able.waiting or 0) + self.planned) * self._turn_s(),
             decode_tps=self.decode_tps,
             continues=able.continues,
             continues_if_proved=able.continues_if_proved,
@@ -127,7 +132,25 @@ class EndpointStatistics:
             label_scores=able.label_scores,
             standby=standby,
             rank=rank,
+            times_from=self._times_from(),
+            times_seen=self._seen_starts(),
         )
+
+    def _turn_s(self) -> float:
+        """Return how long an answer occupies the endpoint: as observed, else of a short one at its assumed speed."""
+        if self.turn_s or self.line is None:
+            return self.turn_s
+        return self.line.c_s + _TURN_TOKENS / self.decode_tps
+
+    def _seen_starts(self) -> int:
+        return self.starts if self.ttft is None else self.ttft.count + self.ttft.censored_count
+
+    def _times_from(self) -> Literal["prior", "profile", "told", "own"]:
+        if self._seen_starts() >= FEWEST_STARTS:
+            return "own"
+        if self.told:
+            return "told"
+        return "profile" if self.is_measured else "prior"
 
     def _load_left_s(self, loading_s: float) -> float:
         """Return how long loading will still take; above 0, for the model is not loaded."""
@@ -268,12 +291,39 @@ KINDS: Final[Mapping[str, Callable[[EndpointStatistics, float, float], None]]] =
 of earlier ones go through these alike, so a new kind needs a line here, and an `observe` where it is measured."""
 
 
+class PlannedStarts:
+    """The starts of one plan that have not reached their devices yet: requests planned meanwhile come behind them.
+
+    Mutable: the starts that are left.
+    """
+
+    __slots__ = ("_left",)
+
+    def __init__(self, plan: Plan, known: Mapping[str, EndpointStatistics]) -> None:
+        """Count the plan's immediate starts on devices; `known`: what is known of each endpoint, by name."""
+        starting = [start.endpoint for start in plan.starts if start.after_s == 0.0]
+        self._left = {name: known[name] for name in starting if known[name].line is not None}
+        for statistics in self._left.values():
+            statistics.planned += 1
+
+    def reached(self, endpoint: str) -> None:
+        """Count a start no longer: its device counts the request itself now. Others are not counted here."""
+        statistics = self._left.pop(endpoint, None)
+        if statistics is not None:
+            statistics.planned -= 1
+
+    def close(self) -> None:
+        """Count none any more, at the end of the answer. Idempotent."""
+        for name in list(self._left):
+            self.reached(name)
+
+
 @dataclass(slots=True)
 class Statistics:
     """All statistics of one client, shared with its copies (`with_options`). All fields are mutable.
 
     Attributes:
-        prompts: prompt lengths, for the budget.
+        prompts: prompt lengths, for the budget: assumed ones with those seen; after `OWN_PROMPTS`, only those.
         prior: the lengths profile that answer lengths start from.
         endpoints: statistics by a key that identifies an endpoint and its model.
         answers: lengths of the answers seen, in tokens, and whether each ended by itself.
@@ -289,6 +339,7 @@ class Statistics:
     seen: int = 0
     keep: Keep | None = field(default=None, repr=False)
     _lengths: AnswerLengths | None = None
+    _first: list[int] | None = field(default_factory=list)  # prompt lengths, until they are `OWN_PROMPTS`
 
     def learn(self, session: Session, endpoints: Mapping[str, EndpointStatistics]) -> bool:
         """Learn from a finished session. Return True if there is enough new data to plan a preset again.
@@ -320,7 +371,14 @@ class Statistics:
         if kind == "answer_tokens":
             self.answers.append((round(tokens), bool(extra)))
         elif kind == "prompt_tokens":
-            self.prompts.observe(round(tokens))
+            self._recall_prompt(round(tokens))
+
+    def _recall_prompt(self, tokens: int) -> None:
+        self.prompts.observe(tokens)
+        if self._first is not None:
+            self._first.append(tokens)
+            if len(self._first) >= OWN_PROMPTS:
+                self.prompts, self._first = Lengths.from_samples(self._first), None
 
     def fit_again(self) -> None:
         """Make the survival function of answer lengths anew when it is needed next."""

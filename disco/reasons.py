@@ -1,0 +1,330 @@
+"""Why a plan is as it is, endpoint by endpoint, in numbers and in words: the only place that has the words.
+
+A policy gives each start its reason (`plan.Why`). `reasons_of` completes them to one for every endpoint of a request,
+and `sentence` says one. Records keep the numbers; the log, `disco show`, the live page and summaries say the words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isinf
+from typing import Literal
+
+from disco.candidate import Candidate
+from disco.plan import Plan, Source, Why
+
+__all__ = ["CODES", "Does", "Reason", "reasons_of", "sentence"]
+
+Does = Literal["starts", "stands_by", "rests", "left_out"]
+"""What an endpoint does in a plan: it starts (at once or later), it may take over, it may take over last because it
+cools down or is spared, or it takes no part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why one endpoint does what it does in a plan.
+
+    Attributes:
+        endpoint: its name.
+        does: see `Does`.
+        after_s: of one that starts, how long after the request, s.
+        code: the rule, one of `CODES`.
+        value, limit: the number that decided and what it was compared with, in the unit of the code; None: there is
+            none.
+        source, seen: where the number is from, and how many observations that are; see `plan.Source`.
+        what: a name or word that belongs to it: another endpoint, what a request needs.
+    """
+
+    endpoint: str
+    does: Does
+    code: str
+    after_s: float = 0.0
+    value: float | None = None
+    limit: float | None = None
+    source: Source = "preset"
+    seen: int = 0
+    what: str = ""
+
+
+def reasons_of(plan: Plan, candidates: Mapping[str, Candidate]) -> tuple[Reason, ...]:
+    """Return why each endpoint starts, stands by, rests or is left out, in this order.
+
+    Args:
+        plan: as it is carried out.
+        candidates: by name, every endpoint of the request.
+    """
+    reasons = [_reason(start.endpoint, "starts", start.why, start.after_s) for start in plan.starts]
+    resting = {rest.endpoint: rest for rest in plan.deprioritised}
+    cuts = {cut.endpoint: cut for cut in plan.budget_cuts if cut.what != "move"}
+    rule = plan.starts[0].why
+    first = candidates.get(plan.starts[0].endpoint)
+    for name in plan.fallbacks:
+        if (rest := resting.get(name)) is not None:
+            why = Why(rest.reason, rest.for_s, None, "own", rest.failures, rest.failure or "")
+            reasons.append(_reason(name, "rests", why))
+        elif (cut := cuts.get(name)) is not None:
+            reasons.append(_reason(name, "stands_by", Why(f"budget_{cut.why}", what=cut.what)))
+        elif rule.code == "server_first" and first is not None:
+            reasons.append(_reason(name, "stands_by", _reserve(plan, name, first, rule)))
+        else:
+            reasons.append(_reason(name, "stands_by", rule))
+    reasons += [_reason(name, "left_out", why) for name, why in plan.left_out]
+    return tuple([reason for reason in reasons if reason.code])  # a plan that was made by hand says nothing
+
+
+def _reserve(plan: Plan, name: str, first: Candidate, rule: Why) -> Why:
+    """Return why an endpoint is in reserve: from which wait on it starts, where that is known."""
+    late_s = first.slow_first_token_s(0)
+    known = late_s < float("inf") and name in plan.heirs
+    return Why("reserve", rule.value, late_s if known else None, rule.source, rule.seen, first.name)
+
+
+def _reason(name: str, does: Does, why: Why, after_s: float = 0.0) -> Reason:
+    value, limit = (None if number is None or isinf(number) else number for number in (why.value, why.limit))
+    return Reason(name, does, why.code, after_s, value, limit, why.source, why.seen, why.what)
+
+
+CODES: Mapping[tuple[Does, str], str] = {
+    # starts
+    (
+        "starts",
+        "alone",
+    ): "{endpoint} starts: no other endpoint takes part, and its first word usually takes {value_s}",
+    (
+        "starts",
+        "server_first",
+    ): "{endpoint} starts: it is asked first, and its first word usually takes {value_s}",
+    (
+        "starts",
+        "device_only",
+    ): "{endpoint} starts: only this machine is asked, and its first word takes {value_s}",
+    (
+        "starts",
+        "race",
+    ): "{endpoint} starts: all race for every prompt, and its first word usually takes {value_s}",
+    (
+        "starts",
+        "urgent",
+    ): "{endpoint} starts: the request is urgent, and its first word usually takes {value_s}",
+    (
+        "starts",
+        "background",
+    ): "{endpoint} starts alone: the request is in the background; first word after {value_s}",
+    (
+        "starts",
+        "short",
+    ): "{endpoint} starts: prompts below {limit_tokens} stay on the device, and this one has {value_tokens}",
+    (
+        "starts",
+        "long",
+    ): "{endpoint} starts: prompts from {limit_tokens} on race, and this one has {value_tokens}",
+    (
+        "starts",
+        "none_race",
+    ): "{endpoint} starts: all prompts stay on the device, for the budget is {limit_share}",
+    (
+        "starts",
+        "busy",
+    ): "{endpoint} starts, too: {what} has other answers to write first, so that its first word "
+    "would take {value_s}, and that of {endpoint} {limit_s}",
+    (
+        "starts",
+        "slow_reader",
+    ): "{endpoint} starts, too: {what} would read this prompt for {value_s}, the first word of "
+    "{endpoint} takes {limit_s}, and the budget has room",
+    (
+        "starts",
+        "server_and_wait",
+    ): "{endpoint} starts: the device is spared, and its first word usually takes {value_s}",
+    (
+        "starts",
+        "no_device",
+    ): "{endpoint} starts alone: the device's budget leaves nothing for a prompt of {value_tokens}",
+    (
+        "starts",
+        "wait",
+    ): "{endpoint} starts if nothing has come after {value_s}; a first word usually takes {limit_s}",
+    (
+        "starts",
+        "drawn",
+    ): "{endpoint} starts: it was drawn at random ({value_share} against a budget of {limit_share})",
+    (
+        "starts",
+        "budget_used",
+    ): "{endpoint} starts alone: the policy's budget of {limit_share} of the prompt tokens is "
+    "used up (room for {value:.2f} of a longest prompt)",
+    (
+        "starts",
+        "budget_low",
+    ): "{endpoint} starts in the place of others: {value_share} of the budget is left, and "
+    "answers begin only above {limit_share}",
+    (
+        "starts",
+        "loading",
+    ): "{endpoint} starts, too: the model of {what} takes {value_s} more to load, and its own first "
+    "word {limit_s}",
+    (
+        "starts",
+        "beside_probe",
+    ): "{endpoint} starts if {what}, which had failed and is tried again, has written nothing "
+    "after {value_s}",
+    (
+        "starts",
+        "lowest_tier",
+    ): "{endpoint} starts: the smallest model answers first, and its first word usually takes {value_s}",
+    (
+        "starts",
+        "lowest_in_time",
+    ): "{endpoint} starts: it is the smallest model that keeps the deadline of {limit_s} "
+    "(expected: {value_s})",
+    (
+        "starts",
+        "soonest",
+    ): "{endpoint} starts: none keeps the deadline of {limit_s}, and it is done first ({value_s})",
+    ("starts", "divided_writer"): "{endpoint} starts: it writes at most {value_tokens}, while {what} reads",
+    (
+        "starts",
+        "divided_heir",
+    ): "{endpoint} starts: it reads the prompt ({value_s}), then goes on from {what}",
+    (
+        "starts",
+        "dearer_divided",
+    ): "{endpoint} starts alone: to divide this answer would be dearer; first word after {value_s}",
+    ("starts", "plugin"): "{endpoint} starts{after}: the policy {what} decides",
+    # stands by
+    ("stands_by", "reserve"): "{endpoint} stands by: it takes over if {what} fails, refuses or {late}",
+    (
+        "stands_by",
+        "short",
+    ): "{endpoint} is not asked: prompts below {limit_tokens} stay on the device, and this one has "
+    "{value_tokens}",
+    (
+        "stands_by",
+        "none_race",
+    ): "{endpoint} is not asked: all prompts stay on the device, for the budget is {limit_share}",
+    (
+        "stands_by",
+        "budget_used",
+    ): "{endpoint} is not asked: the policy's budget of {limit_share} of the prompt tokens is used up",
+    ("stands_by", "budget_spent"): "{endpoint} is not asked: its budget is spent",
+    (
+        "stands_by",
+        "budget_low",
+    ): "{endpoint} is not asked beside another: what is left of its budget is kept for answers that need it",
+    (
+        "stands_by",
+        "budget_unknown",
+    ): "{endpoint} is not asked beside another: its budget allows that only once its times are known",
+    (
+        "stands_by",
+        "no_device",
+    ): "{endpoint} is not asked: its budget leaves nothing for a prompt of {value_tokens}",
+    ("stands_by", "device_only"): "{endpoint} stands by: only this machine is asked first",
+    (
+        "stands_by",
+        "background",
+    ): "{endpoint} is not asked: requests in the background spend nothing of its budget",
+    (
+        "stands_by",
+        "drawn",
+    ): "{endpoint} is not asked: the other was drawn at random ({value_share} against {limit_share})",
+    (
+        "stands_by",
+        "lowest_tier",
+    ): "{endpoint} stands by: it is asked when the answer of the tier below is doubted or fails",
+    (
+        "stands_by",
+        "lowest_in_time",
+    ): "{endpoint} stands by: it is above the tier that starts, or too slow for the deadline of {limit_s}",
+    (
+        "stands_by",
+        "soonest",
+    ): "{endpoint} stands by: it would be done later than the one that starts ({value_s})",
+    ("stands_by", "plugin"): "{endpoint} stands by: the policy {what} does not start it",
+    # rests
+    ("rests", "failures"): "{endpoint} rests{rest_s}: it failed {seen} times ({what})",
+    ("rests", "rate_limit"): "{endpoint} rests{rest_s}: it asked for fewer requests",
+    ("rests", "probed"): "{endpoint} rests: it had failed ({what}), and another request tries it now",
+    ("rests", "offline"): "{endpoint} rests: this machine has no route to it",
+    ("rests", "low"): "{endpoint} is spared: the battery is low",
+    ("rests", "throttled"): "{endpoint} is spared: the processor is hot and runs slower",
+    ("rests", "loaded"): "{endpoint} is spared: other programs keep the machine busy",
+    ("rests", "metered"): "{endpoint} is spared: the network is metered",
+    # left out
+    ("left_out", "pinned"): "{endpoint} is left out: the request is pinned to {what}",
+    ("left_out", "too_far"): '{endpoint} is left out: the request may travel only as far as "{what}"',
+    ("left_out", "not_served"): "{endpoint} is left out: it does not serve {what}",
+    (
+        "left_out",
+        "context",
+    ): "{endpoint} is left out: prompt and answer take {value_tokens}, and its context holds {limit_tokens}",
+}
+"""The sentence of each rule, by what the endpoint does and the rule's code. Times are in s, lengths in tokens, shares
+in percent."""
+
+_OTHERWISE: Mapping[Does, str] = {
+    "starts": "{endpoint} starts{after}",
+    "stands_by": "{endpoint} stands by: it takes over if those that start fail, refuse or are late",
+    "rests": "{endpoint} rests ({code})",
+    "left_out": "{endpoint} is left out ({code})",
+}
+
+
+def sentence(reason: Reason) -> str:
+    """Return one reason as a sentence without a full stop, with where its number is from in brackets at the end."""
+    text = CODES.get((reason.does, reason.code), _OTHERWISE[reason.does])
+    value, limit = reason.value, reason.limit
+    words = {
+        "endpoint": reason.endpoint,
+        "code": reason.code,
+        "what": reason.what,
+        "seen": reason.seen,
+        "value": 0.0 if value is None else value,
+        "value_s": _seconds(value),
+        "limit_s": _seconds(limit),
+        "value_tokens": _tokens(value),
+        "limit_tokens": _tokens(limit),
+        "value_share": _share(value),
+        "limit_share": _share(limit),
+        "after": f" after {_seconds(reason.after_s)}" if reason.after_s else "",
+        "late": "is late" if limit is None else f"is silent for {_seconds(limit)}, which it hardly ever is",
+        "rest_s": "" if value is None else f" for {_seconds(value)}",
+    }
+    said = text.format_map(words)
+    return (
+        f"{said} ({_from(reason)})" if value is not None and reason.does in ("starts", "stands_by") else said
+    )
+
+
+def _from(reason: Reason) -> str:
+    """Return where the number of a reason is from."""
+    match reason.source:
+        case "own":
+            return f"as seen in {reason.seen:,} requests"
+        case "told":
+            return "as the server says of itself"
+        case "profile":
+            return "from the profile"
+        case "prior":
+            return "assumed, until a few requests were seen"
+        case "request":
+            return "from the request"
+        case _:
+            return "from the preset"
+
+
+def _seconds(value: float | None) -> str:
+    if value is None:
+        return "an unknown time"
+    return f"{value:.2f} s" if value < 10 else f"{value:.0f} s"
+
+
+def _tokens(value: float | None) -> str:
+    if value is None:
+        return "unknown tokens"
+    return f"{value:,.0f} tokens"
+
+
+def _share(value: float | None) -> str:
+    return "an unknown share" if value is None else f"{100 * value:.3g} %"
