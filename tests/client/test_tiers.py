@@ -77,7 +77,9 @@ async def test_they_stand_between_the_device_and_the_server_and_each_has_its_own
 
 async def test_under_other_presets_the_cheapest_tier_is_the_server_and_the_others_take_over():
     at_home = home()
-    async with client(Server(WHOLE), tiers=[at_home], policy=preset("server_only")) as one:
+    async with client(Server(WHOLE), tiers=[at_home]) as one:  # no preset: the server itself
+        assert tried(await ask(one)) == [("server", None)]
+    async with client(Server(WHOLE), tiers=[at_home], policy=preset("race")) as one:
         assert tried(await ask(one)) == [("home", None)]
         at_home.profile = SimulatedProfile(fault=FAILS)
         assert tried(await ask(one)) == [("home", "connection"), ("server", None)]

@@ -50,7 +50,7 @@ ALONE: dict[str, dict[str, Any]] = {
     "not streamed": {"stream": False},
     "no migration": {"extra_body": {"disco": {"migrate": False}}},
     "background": {"extra_body": {"disco": {"budget_class": "background"}}},
-    "a short prompt": {"messages": question(30)},
+    "a short prompt": {"messages": question(5)},
     "this device only": {"extra_body": {"disco": {"local_only": True}}},
 }
 

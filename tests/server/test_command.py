@@ -222,7 +222,7 @@ def test_what_is_not_given_has_the_usual_value_of_its_kind_of_server():
 
     answers, verifies = settled(), settled("--verify", "m", "--slots", "3", "--max-concurrent", "7")
     assert (answers.local, answers.preset, answers.max_concurrent, answers.slots) == (
-        *("smollm2-135m", "balanced", 256, None),
+        *("smollm2-135m", "server-first", 256, None),
     )
     assert (verifies.local, verifies.slots, verifies.context, verifies.max_concurrent) == (None, 3, None, 7)
     assert (settled("--verify", "m").slots, settled("--verify", "m").max_concurrent) == (8, 1024)
