@@ -39,8 +39,29 @@ ALLOWED = {"model", "messages", "stream", "stream_options", "max_tokens", "tempe
 NOTHING = "nothing said"
 PRESETS = ("balanced", "cheap", "fast")
 SERVER_ALONE, DEVICE_ALONE = "server alone", "device alone"
-SUBJECTS = "tides bread snow bees clocks rivers maps glass violins owls salt trains paper wind coal tea".split()
-ASKS = ("Explain in a few words how {} work.", "Write a short note about {}.", "What should a child know about {}?")
+SUBJECTS = [
+    "tides",
+    "bread",
+    "snow",
+    "bees",
+    "clocks",
+    "rivers",
+    "maps",
+    "glass",
+    "violins",
+    "owls",
+    "salt",
+    "trains",
+    "paper",
+    "wind",
+    "coal",
+    "tea",
+]
+ASKS = (
+    "Explain in a few words how {} work.",
+    "Write a short note about {}.",
+    "What should a child know about {}?",
+)
 FILLER = "It is for a school newspaper, so use simple words, and stay friendly. "
 
 
@@ -54,7 +75,7 @@ class StrictFront:
         host, _, port = upstream.removeprefix("http://").removesuffix("/v1").partition(":")
         self._upstream = host, int(port)
         self._model = model
-        self._random = random.Random(1)  # noqa: S311 - times of a network
+        self._random = random.Random(1)
         self.refused: Counter[int] = Counter()
         self.base_url = ""
 
@@ -75,14 +96,18 @@ class StrictFront:
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         lines = head.split("\r\n")
-        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])}
+        headers = {
+            name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])
+        }
         body = await reader.readexactly(int(headers.get("content-length", 0)))
         await asyncio.sleep(max(0.0, self._random.gauss(*NETWORK_S)))
         refusal = self._refusal(lines[0], headers, body)
         if refusal is not None:
             status, code, message = refusal
             self.refused[status] += 1
-            text = json.dumps({"error": {"message": message, "type": "invalid_request_error", "code": code}}).encode()
+            text = json.dumps(
+                {"error": {"message": message, "type": "invalid_request_error", "code": code}}
+            ).encode()
             writer.write(
                 f"HTTP/1.1 {status} Refused\r\ncontent-type: application/json\r\ncontent-length: {len(text)}\r\n\r\n".encode()
                 + text
@@ -94,7 +119,8 @@ class StrictFront:
         from_server, to_server = await asyncio.open_connection(*self._upstream)
         to_server.write(
             f"{lines[0]}\r\nhost: front\r\ncontent-type: application/json\r\nconnection: close\r\n"
-            f"content-length: {len(body)}\r\n\r\n".encode() + body
+            f"content-length: {len(body)}\r\n\r\n".encode()
+            + body
         )
         await to_server.drain()
         try:
@@ -123,9 +149,16 @@ class StrictFront:
 
 def prompts(seed: int, count: int) -> list[list[dict[str, str]]]:
     """Questions of 30 to 110 tokens, as the app's users ask them."""
-    draw = random.Random(seed)  # noqa: S311 - questions
+    draw = random.Random(seed)
     return [
-        [{"role": "user", "content": draw.choice(ASKS).format(draw.choice(SUBJECTS)) + " " + FILLER * draw.randint(1, 6)}]
+        [
+            {
+                "role": "user",
+                "content": draw.choice(ASKS).format(draw.choice(SUBJECTS))
+                + " "
+                + FILLER * draw.randint(1, 6),
+            }
+        ]
         for _ in range(count)
     ]
 
@@ -157,7 +190,9 @@ async def ask(client: Any, messages: Any, tokens: int, found: Found, name: str) 
             if first_s is None and chunk.choices and chunk.choices[0].delta.content:
                 first_s = time.perf_counter() - began_at
             if chunk.usage is not None and name == SERVER_ALONE:
-                found.usd += (chunk.usage.prompt_tokens * PRICE[0] + chunk.usage.completion_tokens * PRICE[1]) / 1e6
+                found.usd += (
+                    chunk.usage.prompt_tokens * PRICE[0] + chunk.usage.completion_tokens * PRICE[1]
+                ) / 1e6
     except openai.OpenAIError as error:
         found.errors[type(error).__name__] += 1
         return None
@@ -215,7 +250,9 @@ async def main() -> None:
         json=("", "write the figures to this file, too"),
     )
     names = [SERVER_ALONE, DEVICE_ALONE, NOTHING, *given.presets]
-    print(f"{given.requests} requests an arm and load, blocks of {given.block}, {given.tokens} tokens an answer")
+    print(
+        f"{given.requests} requests an arm and load, blocks of {given.block}, {given.tokens} tokens an answer"
+    )
     figures: dict[str, Any] = {}
     with native_llama_server(slots=max(given.users), context_tokens=512) as llama:
         async with StrictFront(llama.base_url, llama.model).running() as front:
