@@ -39,7 +39,7 @@ ALLOWED = {"model", "messages", "stream", "stream_options", "max_tokens", "tempe
 NOTHING = "nothing said"
 PRESETS = ("balanced", "cheap", "fast")
 SERVER_ALONE, DEVICE_ALONE = "server alone", "device alone"
-SUBJECTS = [
+SUBJECTS = (
     "tides",
     "bread",
     "snow",
@@ -52,11 +52,7 @@ SUBJECTS = [
     "owls",
     "salt",
     "trains",
-    "paper",
-    "wind",
-    "coal",
-    "tea",
-]
+)
 ASKS = (
     "Explain in a few words how {} work.",
     "Write a short note about {}.",
@@ -76,6 +72,7 @@ class StrictFront:
         self._upstream = host, int(port)
         self._model = model
         self._random = random.Random(1)
+        self._serving: set[Any] = set()
         self.refused: Counter[int] = Counter()
         self.base_url = ""
 
@@ -86,12 +83,17 @@ class StrictFront:
         self.base_url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
         async with server:
             yield self
+            for task in list(self._serving):
+                task.cancel()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+        task = asyncio.current_task()
+        self._serving.add(task)
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             while await self._one(reader, writer):
                 pass
         writer.close()
+        self._serving.discard(task)
 
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
@@ -108,10 +110,8 @@ class StrictFront:
             text = json.dumps(
                 {"error": {"message": message, "type": "invalid_request_error", "code": code}}
             ).encode()
-            writer.write(
-                f"HTTP/1.1 {status} Refused\r\ncontent-type: application/json\r\ncontent-length: {len(text)}\r\n\r\n".encode()
-                + text
-            )
+            kind = f"content-type: application/json\r\ncontent-length: {len(text)}"
+            writer.write(f"HTTP/1.1 {status} Refused\r\n{kind}\r\n\r\n".encode() + text)
             await writer.drain()
             return True
         if body:
@@ -140,7 +140,7 @@ class StrictFront:
         if asked.get("model") != MODEL:
             return 404, "model_not_found", "The model does not exist."
         if unknown := set(asked) - ALLOWED:
-            return 400, "unknown_parameter", f"Unrecognized request argument supplied: {sorted(unknown)[0]}"
+            return 400, "unknown_parameter", f"Unrecognized request argument supplied: {min(unknown)}"
         return None
 
 
