@@ -259,7 +259,7 @@ def test_answers_that_cannot_be_compared_are_left_out_and_counted(tmp_path):
     ]
     recording = read_shadowed(file_of(tmp_path / "r.jsonl", rows))
     assert len(recording.answers) == 1
-    assert recording.left_out == {
+    assert recording.left_out.reasons == {
         "without a shadow": 1,
         "failed": 1,
         "the reader left": 1,
@@ -269,7 +269,7 @@ def test_answers_that_cannot_be_compared_are_left_out_and_counted(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("", "it is empty"), ("{}\n", "no route record"), ("no JSON\n", "no route record")],
+    [("", "it is empty"), ("{}\n", "is no recording"), ("no JSON\n", "is no recording")],
 )
 def test_a_file_that_is_no_recording_is_refused_with_the_remedy(tmp_path, text, said, capsys):
     path = tmp_path / "r.jsonl"
