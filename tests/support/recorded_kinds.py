@@ -13,7 +13,7 @@ from session.test_any_session import crowds
 from session.test_assist import divided
 from session.test_rise import HIGH, LOW, UP, Doubting, ladder, ladders
 
-from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
+from disco.endpoints.simulation.simulated_script import Fault
 from disco.errors import FailureKind
 from disco.plan import CoolDown, Plan, Start
 from disco.session.records.route_record import RouteRecord
@@ -74,11 +74,8 @@ def lines_of_all_kinds() -> list[str]:
 @st.composite
 def any_records(draw: st.DrawFn) -> RouteRecord:
     """The record of a session in which anything may have happened."""
-    if draw(st.booleans()):
-        session = play(**draw(crowds())).session
-    else:
-        session = ladder(**draw(ladders())).session
-    return record_of(session, created_s=AT_S + draw(st.floats(0.0, 1e5)))
+    run = play(**draw(crowds())) if draw(st.booleans()) else ladder(**draw(ladders()))
+    return record_of(run.session, created_s=AT_S + draw(st.floats(0.0, 1e5)))
 
 
 NO_RECORDS = st.sampled_from(
@@ -110,8 +107,3 @@ def any_lines(draw: st.DrawFn) -> list[bytes]:
         text = json.dumps(row).encode()
         lines.append(text[: draw(st.integers(0, len(text) - 1))] if damage == "cut" else text)
     return draw(st.permutations([*lines, *draw(st.lists(NO_RECORDS, max_size=3))]))
-
-
-def slow_server() -> SimulatedProfile:
-    """A server that takes its time."""
-    return replace(SERVER, ttft_s=0.9)

@@ -15,10 +15,13 @@ import numpy as np
 from disco.replay.metrics.over_seeds import Summary
 from disco.replay.report.findings import number
 from disco.replay.workload.trace import Trace
+from disco.timeline.words import money
 
 __all__ = [
     "ENOUGH_REQUESTS",
     "ENOUGH_STARTS",
+    "NOTICED",
+    "NOTICED_S",
     "Advice",
     "Came",
     "advice",
@@ -27,7 +30,6 @@ __all__ = [
     "measured",
     "percent",
     "too_little",
-    "usd",
 ]
 
 ENOUGH_REQUESTS = 50
@@ -39,8 +41,12 @@ ENOUGH_FOR_P99 = 300
 ENOUGH_STARTS = 20
 """First tokens of a side from which on its times count as known."""
 
-NOTICED = 0.05  # share by which a figure has to differ
-NOTICED_S = 0.02  # and how much a first word has to, s
+NOTICED = 0.05
+"""Share by which a figure has to differ."""
+
+NOTICED_S = 0.02
+"""And by how much a first word has to differ, s."""
+
 MORE_BY_DEVICE = 0.05  # share of answers from which on it is said that another model writes them
 
 
@@ -108,12 +114,12 @@ def measured(trace: Trace) -> Came:
 
 def came_table(rows: Sequence[Came]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Return header and rows of a table."""
-    header = ("", "first word P50 s", "P90 s", "P99 s", "to servers, USD", "begun by server", "by device")
+    header = ("", "first word P50 s", "P90 s", "P99 s", "to servers", "begun by server", "by device")
     return header, [
         (
             one.name,
             *(number(s) for s in (one.ttft_p50_s, one.ttft_p90_s, one.ttft_p99_s)),
-            number(one.bill_usd),
+            money(one.bill_usd),
             percent(1.0 - one.by_device),
             percent(one.by_device),
         )
@@ -140,8 +146,8 @@ def too_little(requests: int, assumed: Mapping[str, int]) -> list[str]:
             else 'a client with a preset whose policy is "server_only"'
         )
         out.append(
-            f"The {side} wrote first in {seen:,} of them, so its times are mostly assumed: ask it alone for some "
-            f"{ENOUGH_STARTS} requests ({ask}), and record these, too."
+            f"They have {seen or 'no'} first token{'s' if seen > 1 else ''} of the {side}, so its times are mostly "
+            f"assumed: ask it alone for some {ENOUGH_STARTS} requests ({ask}), and record these, too."
         )
     return out
 
@@ -181,11 +187,6 @@ def percent(share: float) -> str:
     return f"{value:.0f} %" if value >= 1 or value < 0.05 else f"{value:.1f} %"
 
 
-def usd(amount: float) -> str:
-    """Return an amount of money."""
-    return f"{number(amount)} USD"
-
-
 def _figures(one: Came, was: Came) -> Iterator[tuple[float, float, float]]:
     """Yield (figure, what it was, the least difference that is noticed) of all that is compared."""
     yield one.ttft_p50_s, was.ttft_p50_s, NOTICED_S
@@ -218,15 +219,15 @@ def _rank(one: Came, was: Came) -> float:
 
 def _would(one: Came, was: Came) -> str:
     bill = _changes(one, was)[-1]
-    money = (
-        f"saved {usd(was.bill_usd - one.bill_usd)} of {usd(was.bill_usd)} paid to servers"
+    paid = (
+        f"saved {money(was.bill_usd - one.bill_usd)} of {money(was.bill_usd)} paid to servers"
         if bill < 0
-        else f"cost {usd(one.bill_usd - was.bill_usd)} more at servers than {usd(was.bill_usd)}"
+        else f"cost {money(one.bill_usd - was.bill_usd)} more at servers than {money(was.bill_usd)}"
         if bill > 0
-        else f"cost the same at servers, {usd(one.bill_usd)}"
+        else f"cost the same at servers, {money(one.bill_usd)}"
     )
     return (
-        f"would have {money} over {was.requests:,} requests, with the first word after {number(one.ttft_p50_s)} s "
+        f"would have {paid} over {was.requests:,} requests, with the first word after {number(one.ttft_p50_s)} s "
         f"instead of {number(was.ttft_p50_s)} s (P90 {number(one.ttft_p90_s)} s instead of "
         f"{number(was.ttft_p90_s)} s)"
     )

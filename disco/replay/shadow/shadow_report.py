@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from disco.replay.formats.columns.row_problems import Skipped
-from disco.replay.report.advice import ENOUGH_REQUESTS
+from disco.replay.report.advice import ENOUGH_REQUESTS, NOTICED, NOTICED_S
 from disco.replay.report.findings import number
 from disco.replay.report.terminal_tables import TableData
 from disco.replay.shadow.shadow_figures import Comparison, Interval, Side
@@ -110,7 +110,7 @@ def notes(one: Comparison) -> list[str]:
 def verdict(one: Comparison) -> list[str]:
     """Return whether to change to the other preset, in sentences, and what the recording does not say.
 
-    A difference counts where its whole interval says so.
+    A difference counts where it is large enough to be noticed and its whole interval says so.
     """
     lacks = _lacks(one)
     spent, would = (number(side.cost_usd * one.answers) for side in (one.real, one.other))
@@ -124,14 +124,22 @@ def verdict(one: Comparison) -> list[str]:
             f"This recording does not say whether to change to {one.shadow!r}. As far as it goes, {what}.",
             *lacks,
         ]
-    cheaper, dearer = one.cost_ratio.high < 1.0, one.cost_ratio.low > 1.0
-    earlier = one.ttft_mean_s.high < -_NOTHING_S
-    later = max(one.ttft_mean_s.low, one.ttft_p99_s.low) > _NOTHING_S
-    if (cheaper or earlier) and not (dearer or later):
+    changes = [_is_certain(one.cost_ratio, 1.0, NOTICED), _is_certain(one.ttft_mean_s, 0.0, NOTICED_S)]
+    worse = 1 in (*changes, _is_certain(one.ttft_p99_s, 0.0, NOTICED_S))
+    if -1 in changes and not worse:
         return [f"Change to {one.shadow!r}: {what}."]
-    if dearer or later:
+    if worse:
         return [f"Keep {one.preset!r}. Of {one.shadow!r}: {what}."]
-    return [f"Keep {one.preset!r}: under {one.shadow!r} no difference is certain; {what}."]
+    return [
+        f"Keep {one.preset!r}: under {one.shadow!r} no difference is certain and large enough to notice; {what}."
+    ]
+
+
+def _is_certain(figure: Interval, same: float, least: float) -> int:
+    """Return 1 where a figure is noticeably above `same` and its interval, too; -1 where below; else 0."""
+    if figure.value > same + least and figure.low > same:
+        return 1
+    return -1 if figure.value < same - least and figure.high < same else 0
 
 
 def _lacks(one: Comparison) -> list[str]:
