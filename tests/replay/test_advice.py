@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from recorded_kinds import DIES
 from recordings import RATES, SERVER, device, file_of, played
+from session.recorded_kinds import DIES
 
 from disco.cli import main
 from disco.cost import Rates

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from recorded_kinds import any_lines, kinds, lines_of_all_kinds
+from session.recorded_kinds import any_lines, kinds, lines_of_all_kinds
 
 from disco.cli import main
 from disco.dispatch import load_preset

@@ -15,7 +15,7 @@ import numpy as np
 from disco.replay.metrics.over_seeds import Summary
 from disco.replay.report.findings import number
 from disco.replay.workload.trace import Trace
-from disco.timeline.words import money
+from disco.timeline.words import money, seconds
 
 __all__ = [
     "ENOUGH_REQUESTS",
@@ -145,10 +145,12 @@ def too_little(requests: int, assumed: Mapping[str, int]) -> list[str]:
             if side == "device"
             else 'a client with a preset whose policy is "server_only"'
         )
-        out.append(
-            f"They have {seen or 'no'} first token{'s' if seen > 1 else ''} of the {side}, so its times are mostly "
-            f"assumed: ask it alone for some {ENOUGH_STARTS} requests ({ask}), and record these, too."
+        known = (
+            f"They have only {seen:,} first token{'s' if seen > 1 else ''} of the {side}"
+            if seen
+            else f"They have no first token of the {side}, so its times are assumed"
         )
+        out.append(f"{known}: ask it alone for some {ENOUGH_STARTS} requests ({ask}), and record these, too.")
     return out
 
 
@@ -226,11 +228,11 @@ def _would(one: Came, was: Came) -> str:
         if bill > 0
         else f"cost the same at servers, {money(one.bill_usd)}"
     )
-    return (
-        f"would have {paid} over {was.requests:,} requests, with the first word after {number(one.ttft_p50_s)} s "
-        f"instead of {number(was.ttft_p50_s)} s (P90 {number(one.ttft_p90_s)} s instead of "
-        f"{number(was.ttft_p90_s)} s)"
-    )
+    first = f"P50 {seconds(one.ttft_p50_s)}, P90 {seconds(one.ttft_p90_s)}"
+    before = f"P50 {seconds(was.ttft_p50_s)}, P90 {seconds(was.ttft_p90_s)}"
+    same = not any(_changes(one, was)[:2])
+    when = f"as soon as it came ({first})" if same else f"after {first} instead of {before}"
+    return f"would have {paid} over {was.requests:,} requests, with the first word {when}"
 
 
 def _keep(was: Came, others: Sequence[Came]) -> str:
