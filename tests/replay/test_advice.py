@@ -7,9 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from defects.asking import create
+from defects.asking import device as local_device
 from recordings import RATES, SERVER, device, file_of, played
 from session.recorded_kinds import DIES
 
+from disco import Disco
 from disco.cli import main
 from disco.cost import Rates
 from disco.dispatch import load_preset
@@ -173,6 +176,24 @@ def test_the_summary_says_who_answered_what_failed_and_who_was_asked(capsys):
     assert "2 connection" in text
     assert "Paid to servers: " in text
     assert "disco tune routes.jsonl" in text
+
+
+def test_a_live_record_has_the_exchange_rate_of_its_preset():
+    preset = {"name": "mine", "dispatch": {"policy": "device_only"}, "cost": {"exchange_rate": 7e-12}}
+    with Disco(local=local_device(decode_tps=1000.0), preset=load_preset(preset)) as client:
+        record = create(client).route
+    assert record.exchange_rate == record.to_dict()["exchange_rate"] == 7e-12
+
+
+def test_the_summary_takes_the_bill_and_the_energy_that_a_record_names(tmp_path, capsys):
+    """Records may name what servers were paid and what the device used; older ones have charges by place only."""
+    row = answered(0, "server").to_dict()
+    named = {**row, "bill_usd": 0.5, "device_energy_j": 12.0}
+    path = tmp_path / "routes.jsonl"
+    path.write_text(f"{json.dumps(named)}\n{json.dumps({**named, 'bill_usd': 1.5})}\n", encoding="utf-8")
+    text = "\n".join(said(capsys, "show", str(path), "--summary"))
+    assert "Paid to servers: $2.0000, $1.0000 per request." in text
+    assert "24 J" in text
 
 
 def test_the_summary_groups_the_reasons_of_plans(tmp_path, capsys):
