@@ -14,7 +14,7 @@ from typing import Literal
 from disco.candidate import Candidate
 from disco.plan import Plan, Source, Why
 
-__all__ = ["CODES", "Does", "Reason", "reasons_of", "sentence"]
+__all__ = ["CODES", "Does", "Reason", "reasons_of", "rule_words", "sentence"]
 
 Does = Literal["starts", "stands_by", "rests", "left_out"]
 """What an endpoint does in a plan: it starts (at once or later), it may take over, it may take over last because it
@@ -295,6 +295,61 @@ def sentence(reason: Reason) -> str:
     return (
         f"{said} ({_from(reason)})" if value is not None and reason.does in ("starts", "stands_by") else said
     )
+
+
+_RULES: Mapping[str, str] = {
+    "alone": "no other endpoint took part",
+    "server_first": "it is asked first",
+    "device_only": "only this machine is asked",
+    "race": "all race for every prompt",
+    "urgent": "the request was urgent",
+    "background": "requests in the background spare the other side",
+    "short": "prompts below {limit} tokens stay on the device",
+    "long": "prompts from {limit} tokens on race",
+    "none_race": "all prompts stay on the device",
+    "busy": "the device had other answers to write first",
+    "slow_reader": "the device would have read the prompt for longer than the server's first word takes",
+    "server_and_wait": "the device is spared",
+    "no_device": "the device's budget left nothing for it",
+    "wait": "it starts if nothing has come after {value} s",
+    "drawn": "drawn at random",
+    "budget_used": "the policy's share of the prompt tokens was used up",
+    "budget_low": "little of a budget was left",
+    "budget_spent": "its budget was spent",
+    "budget_unknown": "its budget allows a second start only once its times are known",
+    "loading": "the other model had to be loaded",
+    "beside_probe": "beside an endpoint that had failed and was tried again",
+    "lowest_tier": "the smallest model answers first",
+    "lowest_in_time": "of those that keep the deadline, the smallest answers first",
+    "soonest": "none kept the deadline, and the soonest answers",
+    "divided_writer": "it writes the beginning while the device reads",
+    "divided_heir": "it reads, and goes on from the server's beginning",
+    "dearer_divided": "to divide the answer would be dearer",
+    "plugin": "the policy of a package decides",
+    "reserve": "it is the reserve",
+    "failures": "it rested after failures",
+    "rate_limit": "it rested after a rate limit",
+    "probed": "another request tried it after failures",
+    "offline": "this machine had no route to it",
+    "low": "the battery was low",
+    "throttled": "the processor was hot",
+    "loaded": "the machine was busy",
+    "metered": "the network was metered",
+    "pinned": "the request was pinned to another endpoint",
+    "too_far": "the request had to stay nearer",
+    "not_served": "it does not serve what the request needs",
+    "context": "the prompt was longer than its context",
+}
+
+
+def rule_words(code: str, value: str, limit: str) -> str:
+    """Return a rule in words for many requests at once.
+
+    Args:
+        code: the rule.
+        value, limit: the numbers or ranges of numbers that decided, as people read them.
+    """
+    return _RULES.get(code, code.replace("_", " ")).format(value=value or "some", limit=limit or "some")
 
 
 def _from(reason: Reason) -> str:

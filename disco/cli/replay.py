@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,9 +16,12 @@ from disco.cli.option_types import asked_one_by_one, parse_budgets, parse_polici
 from disco.cli.output_files import check_output, require_plotly, write
 from disco.cli.replay_options import fill_defaults, option
 from disco.cli.scenario_options import auto_policy, described, read, situation_of
+from disco.dispatch import available_presets, load_preset
 from disco.errors import ConfigurationError
 from disco.profiles import LengthsProfile, load_lengths
+from disco.replay.metrics.over_seeds import Cell
 from disco.replay.report import Report, findings, terminal_tables, to_html, to_json
+from disco.replay.report.advice import advice, came_to, too_little
 from disco.replay.sweeps.chunked_sweep import sweep_chunks
 from disco.replay.sweeps.executors import open_executor
 from disco.replay.sweeps.sweep import BUDGETLESS, EvaluatorName, Swept, is_budgetless, run_sweep
@@ -75,6 +78,7 @@ APPLIES = {
     **dict.fromkeys(("verdicts", "beta", "histories"), (VERDICTS,)),
 }
 ONLY_WITH_EVENTS = ("pace", "release", "device_slots", "idle_unload")
+NO_SETTINGS = frozenset((RECORDED, ORACLE, "random"))  # nobody changes to one of these
 UNDRAFTED = frozenset((ORACLE, "device_only"))  # no answer of the server is drafted
 # The policies that an option has no effect on. For third-party policies this is not known.
 UNHEEDING = {
@@ -118,7 +122,7 @@ def run_replay(screen: Screen, arguments: argparse.Namespace) -> int:
 
         return replay_recorded_verdicts(screen, arguments)
     run = _replay if arguments.chunk_rows is None else _replay_in_chunks
-    report = run(screen, arguments)
+    report, advised = run(screen, arguments)
     for note in report.notes:
         screen.line(note, style="dim")
     for table in terminal_tables(report):
@@ -129,20 +133,26 @@ def run_replay(screen: Screen, arguments: argparse.Namespace) -> int:
         write(screen, arguments.json, to_json(report), "Figures")
     if arguments.html is not None:
         write(screen, arguments.html, to_html(report), "Page with the plots")
+    for sentence in advised:
+        screen.line(sentence, style="bold")
     return 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """The arms to run, and the scenarios to run them on."""
+    """The arms to run, and the scenarios to run them on; `assumed`: see `ScenarioOptions`."""
 
     scenarios: list[Scenario]
     arms: list[Arm]
     evaluator: EvaluatorName
     notes: list[str]
+    assumed: Mapping[str, int]
 
 
-def _replay(screen: Screen, arguments: argparse.Namespace) -> Report:
+Replayed = tuple[Report, Sequence[str]]  # with what to do, in sentences; none but for a recording
+
+
+def _replay(screen: Screen, arguments: argparse.Namespace) -> Replayed:
     source: Trace | partial[Trace]
     if arguments.trace == SYNTHETIC:
         lengths = load_lengths(arguments.lengths or LENGTHS)
@@ -173,10 +183,11 @@ def _replay(screen: Screen, arguments: argparse.Namespace) -> Report:
             executor=executor,
             progress=tell,
         )
-    return _report(arguments, [*notes, *task.notes], swept)
+    report = _report(arguments, [*notes, *task.notes], swept)
+    return report, _advised(swept.cells, task, Path(arguments.trace))
 
 
-def _replay_in_chunks(screen: Screen, arguments: argparse.Namespace) -> Report:
+def _replay_in_chunks(screen: Screen, arguments: argparse.Namespace) -> Replayed:
     _task(arguments, None)
     path = Path(arguments.trace)
     how: dict[str, Any] = {
@@ -206,7 +217,39 @@ def _replay_in_chunks(screen: Screen, arguments: argparse.Namespace) -> Report:
             progress=tell,
             **how,
         )
-    return _report(arguments, [*notes, *task.notes], Swept(cells))
+    return _report(arguments, [*notes, *task.notes], Swept(cells)), ()
+
+
+def _advised(cells: Sequence[Cell], task: _Task, path: Path) -> Sequence[str]:
+    """Return whether to change what was recorded, and to what, in sentences; nothing where that is not compared."""
+    was = [
+        cell for cell in cells if cell.arm.policy == RECORDED and not (cell.arm.migrate or cell.arm.drafts)
+    ]
+    others = [cell for cell in cells if cell.arm.policy not in NO_SETTINGS]
+    if len(was) != 1 or not others:
+        return ()
+    before = came_to("what was", was[0].summary)
+    lacks = too_little(before.requests, task.assumed)
+    came = [came_to(_setting(cell.arm), cell.summary) for cell in others]
+    otherwise = f" (`disco tune {path}` writes a preset)"
+    how = {one.name: _preset_of(cell.arm) or otherwise for one, cell in zip(came, others, strict=True)}
+    return advice(before, came, lacks=lacks, how=how).sentences
+
+
+def _setting(arm: Arm) -> str:
+    return arm.label if is_budgetless(arm.policy) else f"{arm.label} at a budget of {arm.budget:g}"
+
+
+def _preset_of(arm: Arm) -> str:
+    """Return the shipped preset that has this policy and budget, in words; empty where none has."""
+    for name in available_presets():
+        preset = load_preset(name)
+        same = preset.dispatch.policy == arm.policy and (
+            is_budgetless(arm.policy) or preset.dispatch.budget == arm.budget
+        )
+        if same and not preset.limits.local_only:
+            return f' (preset="{name}")'
+    return ""
 
 
 def _report(arguments: argparse.Namespace, notes: Sequence[str], swept: Swept) -> Report:
@@ -253,7 +296,7 @@ def _task(arguments: argparse.Namespace, workload: Trace | Survey | None) -> _Ta
             *notes,
             f"Asked request by request, which is slower (no method `delays`): {', '.join(slow)}.",
         ]
-    return _Task(scenarios, arms, "events" if events else "vectorised", notes)
+    return _Task(scenarios, arms, "events" if events else "vectorised", notes, situation.assumed)
 
 
 def _arms(arguments: argparse.Namespace, scenarios: Sequence[Scenario], recorded: list[str]) -> list[Arm]:

@@ -189,7 +189,8 @@ def add_tune(commands: Commands) -> argparse.ArgumentParser:
     parser.add_argument(
         "--max-cost",
         metavar="C",
-        help='limit on bill and energy per request: "0.8x" of the cost of server_only, or USD (default: none)',
+        help='limit on bill and energy per request: "0.8x" of the cost of server_only, or USD (default: of a recording '
+        "what it cost, else none)",
     )
     parser.add_argument(
         "--max-p99", type=float, metavar="S", help="limit on the P99 of TTFT, s (default: none)"
@@ -198,9 +199,11 @@ def add_tune(commands: Commands) -> argparse.ArgumentParser:
         "--verify-requests",
         type=int,
         metavar="N",
-        help="requests that the best few run on (default: 1000)",
+        help="requests that the best few run on, the last of the trace (default: 1000)",
     )
-    parser.add_argument("--out", metavar="FILE", help="the file to write the preset to (default: tuned.toml)")
+    parser.add_argument(
+        "--out", metavar="FILE", help="the file to write the preset to, a new one (default: tuned.toml)"
+    )
     return parser
 
 
@@ -211,7 +214,7 @@ def _add_situation(parser: argparse.ArgumentParser) -> None:
         "--skip-invalid",
         action="store_true",
         default=None,
-        help="skip unusable rows, and report how many and why",
+        help="skip unusable rows, and report how many and why (of route records they are always skipped)",
     )
     where = parser.add_argument_group("what it is replayed on")
     where.add_argument(
@@ -236,7 +239,8 @@ def _add_situation(parser: argparse.ArgumentParser) -> None:
         "--exchange-rate",
         metavar="X",
         help="value of the device's work: USD per 10^6 FLOPs, or `device-constrained` or "
-        f"`server-constrained` for the paper's two (default: {DEFAULT_EXCHANGE_RATE}, a laptop on mains power)",
+        "`server-constrained` for the paper's two (default: that of a recording, else "
+        f"{DEFAULT_EXCHANGE_RATE}, a laptop on mains power)",
     )
     where.add_argument(
         "--max-tokens", type=int, metavar="N", help="limit of every answer, tokens (default: none)"

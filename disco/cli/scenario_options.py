@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,16 @@ from disco.dispatch.policies.policy_registry import AUTO
 from disco.errors import ConfigurationError
 from disco.profiles import available_profiles, load_device, load_server, user_profile_dir
 from disco.replay.formats import read_trace
-from disco.replay.workload.from_recording import is_recording, scenario_of_routes
+from disco.replay.report.advice import ENOUGH_STARTS
+from disco.replay.workload.from_recording import (
+    exchange_rate_of,
+    first_tokens,
+    fits_device,
+    has_side,
+    is_recording,
+    scenario_of_routes,
+    with_recorded_price,
+)
 from disco.replay.workload.scenario import Scenario, scenario_for
 from disco.replay.workload.trace import Trace
 from disco.replay.workload.trace_survey import Survey
@@ -43,11 +53,13 @@ class ScenarioOptions:
         scenarios: each device with each server.
         notes: the sources of the numbers, for the reader.
         exchange_rate: λ at which the devices are priced, USD per 10⁶ FLOPs; None: as in the recording.
+        assumed: of a recording, the sides ("device", "server") that it shows too few first tokens of, and how many.
     """
 
     scenarios: list[Scenario]
     notes: list[str]
     exchange_rate: float | None
+    assumed: Mapping[str, int] = field(default_factory=dict)
 
 
 def situation_of(
@@ -117,15 +129,31 @@ def _redescribed(arguments: argparse.Namespace) -> bool:
 
 
 def _as_recorded(arguments: argparse.Namespace, trace: Trace) -> ScenarioOptions:
+    """Return the scenario of a recording. A side whose times it does not have gets those of a profile, and a note."""
     (device,) = arguments.device or [None]
     (server,) = arguments.server or [None]
-    scenario = scenario_of_routes(
-        trace,
-        device=None if device is None else load_device(device),
-        server=None if server is None else load_server(server),
-    )
-    note = "Endpoints, prices and pace are those of the recording. Use --price or --exchange-rate for others."
-    return ScenarioOptions([replace(scenario, max_tokens=arguments.max_tokens)], [note], None)
+    sides: dict[str, Any] = {
+        "device": None if device is None else load_device(device),
+        "server": None if server is None else load_server(server),
+    }
+    notes = [
+        "Endpoints, prices and pace are those of the recording. Use --price or --exchange-rate for others."
+    ]
+    seen = first_tokens(trace)
+    assumed = {side: n for side, n in seen.items() if n < ENOUGH_STARTS and sides[side] is None}
+    if sides["device"] is None and has_side(trace, "device") and not fits_device(trace):
+        chosen, how = device_or_default(None)
+        sides["device"] = with_recorded_price(load_device(chosen), trace)
+        notes.append(
+            f"The recording has {seen['device']} first tokens of the device, too few for its speed. {how}"
+        )
+    if sides["server"] is None and has_side(trace, "server") and not seen["server"]:
+        chosen, how = server_or_default(None)
+        sides["server"] = load_server(chosen)
+        notes.append(f"The recording has no first token of the server. {how}")
+    scenario = scenario_of_routes(trace, **sides)
+    notes.append(exchange_rate_of(trace)[1])
+    return ScenarioOptions([replace(scenario, max_tokens=arguments.max_tokens)], notes, None, assumed)
 
 
 def read(screen: Screen, arguments: argparse.Namespace) -> tuple[Trace, list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 from pathlib import Path
 
 from disco.cli.console import Screen
@@ -10,6 +11,7 @@ from disco.cli.output_files import check_output
 from disco.cli.replay_options import fill_defaults
 from disco.cli.scenario_options import read, situation_of
 from disco.errors import ConfigurationError
+from disco.replay.report.advice import Came, advice, came_table, measured, too_little
 from disco.replay.sweeps.executors import open_executor
 from disco.replay.tuning.objective import Trial, TuningObjective, parse_max_cost
 from disco.replay.tuning.preset_file import write_preset
@@ -24,7 +26,7 @@ def run_tune(screen: Screen, arguments: argparse.Namespace) -> int:
     """Search, show the trade-off and write the preset; return the exit status."""
     fill_defaults(arguments)
     max_cost = None if arguments.max_cost is None else parse_max_cost(arguments.max_cost)
-    out = Path(arguments.out or DEFAULT_OUT)
+    out = _unused(Path(DEFAULT_OUT)) if arguments.out is None else Path(arguments.out)
     TuningObjective(arguments.objective, max_cost, arguments.max_p99)
     _check(arguments, out)
     situation_of(arguments, None)  # reports mistakes before minutes of reading
@@ -50,7 +52,38 @@ def run_tune(screen: Screen, arguments: argparse.Namespace) -> int:
         tuned.chosen.choice, out, summary=_summary(tuned), comment=_comment(tuned, trace.name, scenario.name)
     )
     screen.line(f'Preset: {out}. Use it with AsyncDisco(preset="{_as_preset(out)}", ...).')
+    if tuned.recorded is not None:
+        was = _came("what was, replayed", tuned.recorded)
+        recent = trace.take(len(trace) - was.requests, len(trace))
+        would = _came(str(out), tuned.chosen)
+        rows = [measured(recent), was, would]
+        screen.table(
+            f"The last {was.requests:,} requests of the recording, each replayed on the same times",
+            *came_table(rows),
+        )
+        lacks = too_little(was.requests, situation.assumed)
+        how = {would.name: f' (preset="{_as_preset(out)}")'}
+        for sentence in advice(was, [would], lacks=lacks, how=how).sentences:
+            screen.line(sentence, style="bold")
     return 0
+
+
+def _unused(path: Path) -> Path:
+    """Return the path, with a number if there is such a file: a preset that may be in use is never overwritten."""
+    numbered = (path.with_stem(f"{path.stem}-{number}") for number in itertools.count(2))
+    return next(each for each in itertools.chain([path], numbered) if not each.exists())
+
+
+def _came(name: str, trial: Trial) -> Came:
+    return Came(
+        name,
+        trial.requests,
+        trial.ttft_p50_s,
+        trial.ttft_p90_s,
+        trial.ttft_p99_s,
+        trial.server_usd * trial.requests,
+        trial.by_device,
+    )
 
 
 def _check(arguments: argparse.Namespace, out: Path) -> None:
@@ -60,6 +93,10 @@ def _check(arguments: argparse.Namespace, out: Path) -> None:
     if out.suffix != ".toml":
         raise ConfigurationError(f"--out {out}: a preset is a .toml file")
     check_output(arguments, out=out)
+    if out.exists():
+        raise ConfigurationError(
+            f"--out {out}: there is such a file, and it may be in use. Name another, or remove it."
+        )
     if arguments.verify_requests < 1:
         raise ConfigurationError(f"--verify-requests must be at least 1, not {arguments.verify_requests}")
 

@@ -104,7 +104,8 @@ class Accounting:
         # The closed session no longer changes, so its record may be written on demand. The budgets that the record
         # reports do change: where there are any, the record is written now.
         shadow = None if self._shadow is None else self._shadow.ended(session, ledger)
-        record = partial(make_record, session, ledger, preset=self._preset.name, shadow=shadow)
+        name, rate = self._preset.name, self._preset.cost.exchange_rate
+        record = partial(make_record, session, ledger, preset=name, exchange_rate=rate, shadow=shadow)
         live.written = cache(partial(record, created_s=self._created_s))
         if self._reservation is not None:
             live.written()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,9 +16,8 @@ from disco.plan import BudgetCut, CoolDown, Power
 from disco.rates import Rates
 from disco.reasons import Reason
 from disco.session.records.assist_record import AssistRecord
+from disco.session.records.record_lines import record_row
 from disco.session.records.route_record import (
-    RENAMED,
-    SCHEMA,
     AttemptRecord,
     CandidateRecord,
     JudgementRecord,
@@ -34,6 +32,7 @@ __all__ = ["read_record"]
 _PLAIN: Final[dict[str, Any]] = {
     "created_s": float | None,
     "preset": str,
+    "exchange_rate": float | None,
     "finish_reason": str | None,
     "prompt_tokens": int,
     "answer_tokens": int,
@@ -73,6 +72,7 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "created_s": None,
     "served_as": None,
     "why": [],
+    "exchange_rate": None,
 }
 """What fields that older records lack are read as; `generated` and others are left out on request, too."""
 _MOST_TOKENS: Final = (
@@ -101,21 +101,9 @@ def read_record(line: str | bytes | Mapping[str, Any]) -> RouteRecord:
         ConfigurationError: it is no route record, or one of a newer version of disco. The message names the field and
             what is wrong with it; it has nothing else of the line.
     """
-    if not isinstance(line, Mapping):
-        try:
-            line = json.loads(line)
-        except (ValueError, RecursionError):
-            raise ConfigurationError(
-                "this is not JSON; a program that was killed may leave half a line"
-            ) from None
-    if not isinstance(line, Mapping) or ("attempts" not in line and "tries" not in line):
-        raise ConfigurationError("this is not a route record, as disco.RouteLog writes them")
-    version = line.get("schema")
-    if isinstance(version, int) and version > SCHEMA:
-        raise ConfigurationError(
-            f"this record has version {version}, and this disco reads records up to version {SCHEMA}: update disco"
-        )
-    fields = {**_DEFAULTS, **{RENAMED.get(name, name): value for name, value in line.items()}}
+    row = record_row(line)
+    version = row.get("schema")
+    fields = {**_DEFAULTS, **row}
     values = {name: _read(name, fields, version) for name in _PLAIN}
     record = RouteRecord(
         **values,

@@ -259,7 +259,7 @@ def test_answers_that_cannot_be_compared_are_left_out_and_counted(tmp_path):
     ]
     recording = read_shadowed(file_of(tmp_path / "r.jsonl", rows))
     assert len(recording.answers) == 1
-    assert recording.left_out == {
+    assert recording.left_out.reasons == {
         "without a shadow": 1,
         "failed": 1,
         "the reader left": 1,
@@ -269,7 +269,7 @@ def test_answers_that_cannot_be_compared_are_left_out_and_counted(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("", "it is empty"), ("{}\n", "no route record"), ("no JSON\n", "no route record")],
+    [("", "it is empty"), ("{}\n", "is no recording"), ("no JSON\n", "is no recording")],
 )
 def test_a_file_that_is_no_recording_is_refused_with_the_remedy(tmp_path, text, said, capsys):
     path = tmp_path / "r.jsonl"
@@ -293,6 +293,55 @@ def test_the_command_prints_a_finding_and_the_figures(tmp_path, capsys):
     main(["shadow", str(path), "--json", str(again)])
     assert again.read_bytes() == (tmp_path / "f.json").read_bytes()
     assert main(["shadow", str(path), "--draws", "0"]) == 2
+
+
+def last_words(tmp_path, capsys, rows: list[dict]) -> str:
+    """What the command ends with."""
+    path = file_of(tmp_path / "r.jsonl", rows)
+    assert main(["shadow", str(path), "--draws", "4"]) == 0
+    out = capsys.readouterr().out
+    at = max(out.rfind(word) for word in ("Change to 'other'", "Keep 'real'", "This recording does not say"))
+    assert at > 0
+    return out[at:]
+
+
+def test_the_last_words_say_whether_to_change(tmp_path, capsys):
+    """The device won every race: without the server it would have been as fast, and cheaper."""
+    many = [raced(0.4, 0.4, "device", plan(ALONE["device"])) for _ in range(60)]
+    said = last_words(tmp_path, capsys, many)
+    assert said.startswith("Change to 'other': it would have cost")
+    assert "less" in said
+    assert "over 60 answers" in said
+    slower = [alone_on("server", 0.3, plan(ALONE["device"])) for _ in range(60)]
+    slower += [alone_on("device", 2.0 + i / 50, plan(ALONE["device"])) for i in range(ENOUGH_STARTS)]
+    assert last_words(tmp_path, capsys, slower).startswith("Keep 'real'. Of 'other': it would have cost")
+    same = [alone_on("device", 0.3 + i / 100, plan(ALONE["device"])) for i in range(60)]
+    assert last_words(tmp_path, capsys, same).startswith(
+        "Keep 'real': under 'other' no difference is certain"
+    )
+
+
+def test_the_last_words_say_what_the_recording_does_not_say(tmp_path, capsys):
+    few = last_words(tmp_path, capsys, [raced(0.4, 0.4, "server", plan(ALONE["server"])) for _ in range(10)])
+    assert "does not say whether to change to 'other'" in few
+    assert "10 answers say little: record at least 50" in few
+    other = plan(ALONE["server"])
+    never = [alone_on("device", 0.4, other, known=False) for _ in range(60)]
+    assert "100 % of its first words rest on times that are only assumed" in last_words(
+        tmp_path, capsys, never
+    )
+    lost = [raced(0.4, 3.0, "server", plan(ALONE["device"])) for _ in range(60)]
+    assert "stopped before it wrote" in last_words(tmp_path, capsys, lost)
+
+
+def test_broken_lines_are_named_by_their_number(tmp_path, capsys):
+    good = json.dumps(alone_on("device", 0.3, plan(ALONE["server"])))
+    path = tmp_path / "r.jsonl"
+    path.write_text(f"{good[:99]}\n{good}\n\n[]\n{good}\n", encoding="utf-8")
+    assert main(["shadow", str(path), "--draws", "1"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "half a line (line 1)" in out
+    assert "as disco.RouteLog writes them (line 4)" in out
 
 
 SERVER = Candidate("server", "any", ttft_quantiles=(0.2, 0.4), overhead_s=0.4)

@@ -3,55 +3,33 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from disco.errors import ConfigurationError
+from disco.session.records.record_lines import RecordLine, lines_of
 from disco.session.records.route_record import RouteRecord
 from disco.timeline import read_record
 
-__all__ = ["Line", "answer_at", "lines_of", "newest"]
+__all__ = ["answer_at", "newest", "record_in"]
 
 LAST = "last"
 
 
-class Line(NamedTuple):
-    """A line of a recording that is not empty; its number counts from 1, as editors count."""
-
-    number: int
-    text: bytes
-
-    def record(self, path: Path) -> RouteRecord:
-        """Return the record in it.
-
-        Raises:
-            ConfigurationError: there is none; the message names the file and the line.
-        """
-        try:
-            return read_record(self.text)
-        except ConfigurationError as error:
-            raise ConfigurationError(f"{path}, line {self.number}: {error}") from None
-
-
-def lines_of(path: Path) -> Iterator[Line]:
-    """Yield the lines of a recording that are not empty, one at a time.
+def record_in(line: RecordLine, path: Path) -> RouteRecord:
+    """Return the record in a line.
 
     Raises:
-        ConfigurationError: the file cannot be read.
+        ConfigurationError: there is none; the message names the file and the line.
     """
     try:
-        with path.open("rb") as file:
-            for number, text in enumerate(file, 1):
-                if text.strip():
-                    yield Line(number, text)
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be read: {error.strerror or error}") from error
+        return read_record(line.text)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}, line {line.number}: {error}") from None
 
 
-def newest(path: Path, count: int) -> tuple[list[Line], int]:
+def newest(path: Path, count: int) -> tuple[list[RecordLine], int]:
     """Return the last lines, at most `count`, and how many there are in all. Only these are kept and none is parsed."""
-    kept: deque[Line] = deque(maxlen=count)
+    kept: deque[RecordLine] = deque(maxlen=count)
     total = 0
     for line in lines_of(path):
         kept.append(line)
@@ -59,7 +37,7 @@ def newest(path: Path, count: int) -> tuple[list[Line], int]:
     return list(kept), total
 
 
-def answer_at(path: Path, which: str) -> Line:
+def answer_at(path: Path, which: str) -> RecordLine:
     """Return the line of one answer.
 
     Args:
@@ -89,7 +67,7 @@ def _no_answers(path: Path) -> ConfigurationError:
     return ConfigurationError(f"{path} has no answers yet")
 
 
-def _line(path: Path, number: int) -> Line:
+def _line(path: Path, number: int) -> RecordLine:
     last = 0
     for line in lines_of(path):
         if line.number == number:
@@ -100,8 +78,8 @@ def _line(path: Path, number: int) -> Line:
     raise ConfigurationError(f"{path} has no answer in line {number}; its last one is in line {last}")
 
 
-def _created(path: Path, which: str) -> Line:
+def _created(path: Path, which: str) -> RecordLine:
     for line in lines_of(path):
-        if which.encode() in line.text and line.record(path).created_s == float(which):
+        if which.encode() in line.text and record_in(line, path).created_s == float(which):
             return line
     raise ConfigurationError(f"{path} has no answer whose created_s is {which}")

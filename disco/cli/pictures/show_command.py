@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,8 @@ def add_show(commands: Commands) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "show",
         help="show recorded answers as time lines: who wrote what when, and why",
-        description="Lists the answers of a file of route records, or draws one of them: a lane for each endpoint, "
-        "what the reader had, and what happened when. Records hold numbers and names only, never text.",
+        description="Lists the answers of a file of route records, sums them up, or draws one of them: a lane for each "
+        "endpoint, what the reader had, and what happened when. Records hold numbers and names only, never text.",
     )
     parser.add_argument(
         "trace", metavar="FILE", help="route records, as disco.RouteLog writes them (JSON lines)"
@@ -34,31 +33,52 @@ def add_show(commands: Commands) -> None:
         metavar="WHICH",
         help="the answer to draw: its number in the list, last, or its created_s",
     )
+    parser.add_argument(
+        "--summary",
+        action="store_true",
+        help="sum the answers up: who answered how many and how soon, what was paid, what failed, who was asked",
+    )
     parser.add_argument("--html", metavar="OUT", help="write it as a page of its own, - is standard output")
     parser.add_argument("--svg", metavar="OUT", help="write it as a picture (SVG), - is standard output")
     parser.add_argument("--title", metavar="TEXT", help="what stands above the page or the picture")
     parser.add_argument(
         "--last",
         type=int,
-        default=LISTED,
         metavar="N",
-        help=f"how many answers are listed, the newest (default: {LISTED})",
+        help=f"how many answers are listed or summed up, the newest (default: {LISTED} are listed, all summed up)",
     )
     parser.set_defaults(run=_run)
 
 
 def _run(screen: Screen, arguments: argparse.Namespace) -> int:
-    if arguments.last < 1:
+    if arguments.last is not None and arguments.last < 1:
         raise ConfigurationError(f"--last must be at least 1, not {arguments.last}")
     check_output(arguments, html=arguments.html, svg=arguments.svg)
     path = Path(arguments.trace)
+    if arguments.summary:
+        if arguments.answer is not None or arguments.html is not None or arguments.svg is not None:
+            raise ConfigurationError("--summary is of all answers: leave out --answer, --html and --svg")
+        return _sum_up(screen, path, arguments.last)
     if arguments.answer is not None or arguments.html is not None or arguments.svg is not None:
         return _show_one(screen, path, arguments)
-    return _list(screen, path, arguments.last)
+    return _list(screen, path, arguments.last or LISTED)
+
+
+def _sum_up(screen: Screen, path: Path, count: int | None) -> int:
+    from disco.cli.pictures.recording_lines import newest  # noqa: PLC0415 - `disco --help` stays light
+    from disco.cli.pictures.summary_view import show_summary  # noqa: PLC0415 - as above
+    from disco.session.records.record_lines import lines_of  # noqa: PLC0415 - as above
+    from disco.timeline.recording_summary import summarised  # noqa: PLC0415 - as above
+
+    summary = summarised(lines_of(path) if count is None else newest(path, count)[0])
+    if not summary.requests and not summary.left_out:
+        raise ConfigurationError(f"{path} has no answers yet")
+    show_summary(screen, summary, path)
+    return 0 if summary.requests else 1
 
 
 def _show_one(screen: Screen, path: Path, arguments: argparse.Namespace) -> int:
-    from disco.cli.pictures.recording_lines import answer_at, newest  # noqa: PLC0415 - `disco --help` stays light
+    from disco.cli.pictures.recording_lines import answer_at, newest, record_in  # noqa: PLC0415 - `disco --help` stays light
     from disco.timeline import timeline_html, timeline_lines, timeline_svg  # noqa: PLC0415 - as above
 
     which = arguments.answer
@@ -69,7 +89,7 @@ def _show_one(screen: Screen, path: Path, arguments: argparse.Namespace) -> int:
                 f"{path} has {total:,} answers: say which one with --answer (a number, or last)"
             )
         which = "last"
-    record = answer_at(path, which).record(path)
+    record = record_in(answer_at(path, which), path)
     if arguments.svg is not None:
         write(screen, arguments.svg, timeline_svg(record, title=arguments.title), "Picture")
     if arguments.html is not None:
@@ -80,7 +100,8 @@ def _show_one(screen: Screen, path: Path, arguments: argparse.Namespace) -> int:
 
 
 def _list(screen: Screen, path: Path, count: int) -> int:
-    from disco.cli.pictures.recording_lines import newest  # noqa: PLC0415 - as above
+    from disco.cli.pictures.recording_lines import newest, record_in  # noqa: PLC0415 - as above
+    from disco.cli.pictures.summary_view import when  # noqa: PLC0415 - as above
     from disco.timeline.summary import happenings, writers  # noqa: PLC0415 - as above
     from disco.timeline.words import money, printable, seconds  # noqa: PLC0415 - as above
 
@@ -88,7 +109,7 @@ def _list(screen: Screen, path: Path, count: int) -> int:
     rows, damaged = [], []
     for line in lines:
         try:
-            record = line.record(path)
+            record = record_in(line, path)
         except ConfigurationError as error:
             damaged.append(str(error))
             continue
@@ -96,7 +117,7 @@ def _list(screen: Screen, path: Path, count: int) -> int:
         rows.append(
             (
                 str(line.number),
-                _when(record.created_s),
+                when(record.created_s),
                 printable(record.preset),
                 printable(" → ".join(writers(record))) or "–",
                 f"{record.answer_tokens:,}",
@@ -126,12 +147,7 @@ def _list(screen: Screen, path: Path, count: int) -> int:
     if total > len(lines):
         screen.line(f"The newest {len(lines):,} of {total:,} answers; --last N lists more.", style="dim")
     if rows:
+        if total > len(lines):
+            screen.line(f"All of them in a few figures: disco show {path} --summary", style="dim")
         screen.line(f"One of them as a time line: disco show {path} --answer {rows[-1][0]}", style="dim")
     return 1 if damaged and not rows else 0
-
-
-def _when(created_s: float | None) -> str:
-    try:
-        return "–" if created_s is None else f"{datetime.fromtimestamp(created_s):%Y-%m-%d %H:%M:%S}"
-    except (ValueError, OverflowError, OSError):  # no time that a calendar has
-        return "–"

@@ -64,7 +64,7 @@ def _run(screen: Screen, arguments: argparse.Namespace) -> int:
             screen.table(table.title, table.header, table.rows)
         for note in shadow_report.notes(one):
             screen.line(note, style="dim")
-        screen.line(shadow_report.sentence(one), style="bold")
+        screen.line(shadow_report.sentence(one))
     left_out = shadow_report.left_out_line(recording.left_out)
     if left_out is not None:
         screen.line(left_out, style="dim")
@@ -72,8 +72,11 @@ def _run(screen: Screen, arguments: argparse.Namespace) -> int:
         figures = {
             "draws": arguments.draws,
             "seed": arguments.seed,
-            "left_out": dict(recording.left_out),
+            "left_out": dict(recording.left_out.reasons),
             "comparisons": [{**one.to_dict(), "finding": shadow_report.sentence(one)} for one in found],
         }
         write(screen, arguments.json, json.dumps(figures, indent=2, ensure_ascii=False), "Figures")
+    for one in found:
+        for sentence in shadow_report.verdict(one):
+            screen.line(sentence, style="bold")
     return 0

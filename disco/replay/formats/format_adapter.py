@@ -48,6 +48,8 @@ class Adapter:
         from_zero: arrival times are shifted so that the first request comes at 0.
         sorts: the source writes in another order than that of arrival. The whole file is then held in memory and
             sorted, even when it is read in chunks.
+        lossy: rows that cannot be used are left out and counted even where the reader was not asked to: programs append
+            to such a file, and one that is killed leaves half a line.
         note: goes into `Trace.source`.
     """
 
@@ -63,6 +65,7 @@ class Adapter:
     dates: bool = False
     from_zero: bool = True
     sorts: bool = False
+    lossy: bool = False
     note: str = ""
 
     def theirs(self, ours: str) -> str:
@@ -78,13 +81,13 @@ class BadCellError(Exception):
     """One value of one row is not valid.
 
     Attributes:
-        column: the source's name of the column.
+        column: the source's name of the column; None if the problem concerns the whole row.
         value: the value as it was found.
         reason: a few words by which bad rows are counted.
         remedy: how to fix the value.
     """
 
-    def __init__(self, column: str, value: Any, reason: str, remedy: str) -> None:
+    def __init__(self, column: str | None, value: Any, reason: str, remedy: str) -> None:
         super().__init__(reason)
         self.column = column
         self.value = value

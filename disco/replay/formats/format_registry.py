@@ -7,7 +7,7 @@ To add one: write its `Adapter` in its own file (the class says how; `mooncake.p
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from disco.errors import ConfigurationError, nearest
@@ -40,26 +40,33 @@ FORMATS: Mapping[str, Adapter] = {
 _VLLM_SUMMARY = frozenset(("request_throughput", "mean_ttft_ms"))
 
 
-def adapter_for(format: str, columns: Collection[str], path: Path) -> Adapter:  # noqa: A002 (the users' word)
+def adapter_for(
+    format: str,  # noqa: A002 (the users' word)
+    heads: Sequence[Collection[str]],
+    path: Path,
+) -> Adapter:
     """Return the adapter of a format, or the one that matches the columns.
 
     Args:
         format: a name in `FORMATS`, or "auto".
-        columns: the file's column names, or the keys of its first JSON object.
+        heads: the file's column names, or the keys of each of its first JSON objects; at least one. The first that
+            matches decides.
         path: for the message.
 
     Raises:
         ConfigurationError: there is no such format, or columns that it needs are missing.
     """
+    columns = heads[0]
     found = set(columns)
     if format != AUTO:
         adapter = known_format(format)
-        if not adapter.needs <= found:
+        if not any(adapter.needs <= set(head) for head in heads):
             raise ConfigurationError(f"{path}: {_lacks(adapter, found)} {_it_has(columns)}")
         return adapter
-    fitting = [adapter for adapter in FORMATS.values() if adapter.needs <= found]
-    if fitting:
-        return max(fitting, key=lambda adapter: len(adapter.needs))
+    for head in map(set, heads):
+        fitting = [adapter for adapter in FORMATS.values() if adapter.needs <= head]
+        if fitting:
+            return max(fitting, key=lambda adapter: len(adapter.needs))
     if found >= _VLLM_SUMMARY:
         raise ConfigurationError(
             f"{path}: this is the summary of a vLLM serving benchmark, without its requests; run the benchmark with "

@@ -46,7 +46,8 @@ def read_trace(
     Args:
         path: ends in .csv, .jsonl, .ndjson or .json, each also with .gz, or in .parquet.
         format: what the columns mean: a name in `FORMATS`, or "auto" to detect it by the column names.
-        skip_invalid: leave out rows that are not valid and count them; otherwise the first such row is an error.
+        skip_invalid: leave out rows that are not valid and count them; otherwise the first such row is an error. Of
+            route records they are always left out.
         limit: at most this many requests, from the beginning; None: all.
 
     Returns:
@@ -116,7 +117,7 @@ class TraceChunks(Iterator[Trace]):
         source = _source(file)
         self._open.callback(source.close)
         try:
-            adapter = adapter_for(format, source.columns, file)
+            adapter = adapter_for(format, source.heads, file)
             self._log = SkipLog(source.unit)
             name = file.name.split(".")[0] or "trace"
             assembler = Assembler(source, adapter, name, skip_invalid=skip_invalid, log=self._log)
@@ -143,6 +144,7 @@ class TraceChunks(Iterator[Trace]):
             self.close()
             if isinstance(end, StopIteration) and not self._any:
                 why = f": {self.skipped}" if self.skipped else ""
+                why += "".join(f"; {remedy}" for remedy in dict.fromkeys(self.skipped.remedies.values()))
                 raise ConfigurationError(f"{self._path} has no request that can be used{why}") from None
             raise
         self._any = True

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +11,8 @@ from disco.candidate import Candidate
 from disco.cost import Phase
 from disco.errors import ConfigurationError
 from disco.rates import Rates
-from disco.session.records.route_record import RENAMED
+from disco.replay.formats.columns.row_problems import SkipLog, Skipped
+from disco.session.records.record_lines import lines_of, record_row
 from disco.session.records.shadow_record import ABILITIES, PlanRecord
 
 __all__ = ["Seen", "ShadowRecording", "ShadowedAnswer", "read_shadowed"]
@@ -97,12 +96,12 @@ class ShadowRecording:
 
     Attributes:
         answers: those that can be compared, in order of the file.
-        left_out: how many cannot, by reason.
+        left_out: those that cannot, by reason, and lines that are no records.
         seen: what all answers of the file show of endpoints, those without a shadow included: (endpoint, seen).
     """
 
     answers: tuple[ShadowedAnswer, ...]
-    left_out: Mapping[str, int]
+    left_out: Skipped
     seen: tuple[tuple[str, Seen], ...]
 
 
@@ -113,45 +112,34 @@ def read_shadowed(path: Path) -> ShadowRecording:
         ConfigurationError: the file cannot be read, is no recording, or no answer in it has a shadow.
     """
     answers: list[ShadowedAnswer] = []
-    left_out: Counter[str] = Counter()
+    log = SkipLog("line")
     seen: list[tuple[str, Seen]] = []
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(
-            f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is not text'}."
-        ) from error
     records = 0
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
+    for line in lines_of(path):
         try:
-            row = json.loads(line)
-            if not isinstance(row, dict) or "ledger" not in row:
-                raise ValueError
-            records += 1
-            row = {RENAMED.get(name, name): value for name, value in row.items()}  # for schema 3
+            row = record_row(line.text)
             shows = _seen(row)
-            seen.extend(shows.items())
             found = _answer(row, shows)
-        except (AttributeError, LookupError, TypeError, ValueError):
-            if records <= 1 and number == 1:
-                raise ConfigurationError(
-                    f"{path}, line {number}: this is no route record. Record a client with "
-                    f'on_route=disco.RouteLog("routes.jsonl").'
-                ) from None
-            found = "a broken line"
+        except ConfigurationError as error:
+            found = str(error)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            found = "a damaged record"
+        else:
+            records += 1
+            seen.extend(shows.items())
         if isinstance(found, str):
-            left_out[found] += 1
+            log.add(found, line.number)
         else:
             answers.append(found)
+    left_out = log.skipped
     if not answers:
-        reasons = ", ".join(f"{n} × {why}" for why, n in left_out.items()) or "it is empty"
+        what = "has no answer that can be compared" if records else "is no recording"
+        why = left_out.listed() or "it is empty"
         raise ConfigurationError(
-            f"{path} has no answer that can be compared ({reasons}). Record a client with shadow=PRESET and "
+            f"{path} {what} ({why}). Record a client with shadow=PRESET and "
             'on_route=disco.RouteLog("routes.jsonl").'
         )
-    return ShadowRecording(tuple(answers), dict(left_out), tuple(seen))
+    return ShadowRecording(tuple(answers), left_out, tuple(seen))
 
 
 def _answer(row: Mapping[str, Any], seen: Mapping[str, Seen]) -> ShadowedAnswer | str:

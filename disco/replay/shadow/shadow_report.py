@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from disco.replay.formats.columns.row_problems import Skipped
+from disco.replay.report.advice import ENOUGH_REQUESTS, NOTICED, NOTICED_S
 from disco.replay.report.findings import number
 from disco.replay.report.terminal_tables import TableData
 from disco.replay.shadow.shadow_figures import Comparison, Interval, Side
 from disco.session.records.shadow_record import BASES, Basis
 
-__all__ = ["left_out_line", "notes", "sentence", "tables"]
+__all__ = ["left_out_line", "notes", "sentence", "tables", "verdict"]
 
 _SOME = 0.05  # of the answers: from there on it shows in the mean
 _NOTHING_S = 5e-4  # a smaller difference of first words is called none
@@ -105,12 +107,68 @@ def notes(one: Comparison) -> list[str]:
     return out
 
 
-def left_out_line(left_out: Mapping[str, int]) -> str | None:
+def verdict(one: Comparison) -> list[str]:
+    """Return whether to change to the other preset, in sentences, and what the recording does not say.
+
+    A difference counts where it is large enough to be noticed and its whole interval says so.
+    """
+    lacks = _lacks(one)
+    spent, would = (number(side.cost_usd * one.answers) for side in (one.real, one.other))
+    cost = "nothing either way" if math.isnan(one.cost_ratio.value) else _change(one.cost_ratio)
+    what = (
+        f"it would have cost {cost}, {would} USD instead of {spent} USD over {one.answers:,} answers, with the first "
+        f"word {_later(one.ttft_mean_s)}"
+    )
+    if lacks:
+        return [
+            f"This recording does not say whether to change to {one.shadow!r}. As far as it goes, {what}.",
+            *lacks,
+        ]
+    changes = [_is_certain(one.cost_ratio, 1.0, NOTICED), _is_certain(one.ttft_mean_s, 0.0, NOTICED_S)]
+    worse = 1 in (*changes, _is_certain(one.ttft_p99_s, 0.0, NOTICED_S))
+    if -1 in changes and not worse:
+        return [f"Change to {one.shadow!r}: {what}."]
+    if worse:
+        return [f"Keep {one.preset!r}. Of {one.shadow!r}: {what}."]
+    return [
+        f"Keep {one.preset!r}: under {one.shadow!r} no difference is certain and large enough to notice; {what}."
+    ]
+
+
+def _is_certain(figure: Interval, same: float, least: float) -> int:
+    """Return 1 where a figure is noticeably above `same` and its interval, too; -1 where below; else 0."""
+    if figure.value > same + least and figure.low > same:
+        return 1
+    return -1 if figure.value < same - least and figure.high < same else 0
+
+
+def _lacks(one: Comparison) -> list[str]:
+    """Return what is not known, and what would help."""
+    out = []
+    if one.answers < ENOUGH_REQUESTS:
+        out.append(
+            f"{one.answers:,} answers say little: record at least {ENOUGH_REQUESTS}, better some hundred."
+        )
+    if one.ttft_from["assumed"] > _SOME:
+        out.append(
+            f"{_percent(one.ttft_from['assumed'])} of its first words rest on times that are only assumed: record some "
+            "answers of the endpoint that was hardly asked."
+        )
+    if one.least > _SOME:
+        out.append(
+            f"In {_percent(one.least)} of the answers its endpoint was stopped before it wrote: record some answers "
+            "that this endpoint gives alone."
+        )
+    if one.is_cascade:
+        out.append(
+            "Which answers a judge would have handed up is not known: record some under the cascade itself."
+        )
+    return out
+
+
+def left_out_line(left_out: Skipped) -> str | None:
     """Return which answers were left out, and why; None where none was."""
-    if not left_out:
-        return None
-    reasons = ", ".join(f"{count:,} ({why})" for why, count in left_out.items())
-    return f"Left out: {reasons}."
+    return f"Left out: {left_out.listed()}." if left_out else None
 
 
 def _how_known(shares: Mapping[Basis, float]) -> str:

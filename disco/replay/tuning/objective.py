@@ -24,7 +24,8 @@ class Trial:
 
     Attributes:
         choice: the settings.
-        ttft_mean_s, ttft_p99_s: s.
+        ttft_mean_s, ttft_p50_s, ttft_p90_s, ttft_p99_s: s.
+        by_device: share of answers that the device began.
         server_usd: the server's bill.
         device_usd: the device's energy at the user's exchange rate.
         least_usd: lower bound of the cost, reached if every answer moved to the cheaper side at once; the cost itself
@@ -44,6 +45,9 @@ class Trial:
     late_tokens: float | None
     requests: int
     verified: bool
+    ttft_p50_s: float = math.nan
+    ttft_p90_s: float = math.nan
+    by_device: float = math.nan
 
     @property
     def cost_usd(self) -> float:

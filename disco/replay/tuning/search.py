@@ -29,6 +29,8 @@ from disco.replay.metrics.over_seeds import Cell
 from disco.replay.sweeps.sweep import EvaluatorName, is_budgetless, sweep
 from disco.replay.tuning.objective import Objective, Trial, TuningObjective
 from disco.replay.tuning.preset_file import PresetChoice
+from disco.replay.vector.arm_delays import RECORDED
+from disco.replay.workload.from_recording import is_recording
 from disco.replay.workload.scenario import Arm, Scenario
 from disco.replay.workload.trace import Trace
 
@@ -41,6 +43,7 @@ FIRST_PACE: Final = 12.0
 TAILED: Final = frozenset(("optimal_wait", "wait_time"))  # policies that use α
 SEARCHED: Final = ("optimal_wait", "wait_time", "length_threshold", "race", "server_only", "device_only")
 REFINEMENTS: Final = (0.05, 0.025)  # steps around the best budgets, one round each
+AS_DEAR: Final = 1.0 + 1e-9  # the same tokens, summed in another order
 BEST: Final = 5  # settings that are refined and verified
 WINNERS: Final = 2  # of these, how many are tried at other paces and under another λ
 
@@ -55,6 +58,7 @@ class Tuned:
         objective: the objective that was asked for.
         chosen: the best trial that keeps to the limits.
         reference: server_only on the same requests as `chosen`.
+        recorded: of a recording, what was, replayed on the same requests; else None.
         max_cost_usd, max_p99_s: the limits, per request; None: no limit.
         verified: every trial that ran through the session, cheapest first.
         searched: how many settings the first step tried.
@@ -63,6 +67,7 @@ class Tuned:
     objective: Objective
     chosen: Trial
     reference: Trial
+    recorded: Trial | None
     max_cost_usd: float | None
     max_p99_s: float | None
     verified: tuple[Trial, ...]
@@ -94,16 +99,16 @@ def tune(
             best, the cheapest is chosen (or, where cost is the objective, the one with the least P99 of TTFT).
         exchange_rate: the user's λ, USD per 10⁶ FLOPs, at which the scenario's device is priced; None: computed from
             the device's rates and its FLOPs per token.
-        max_cost: at most, per request: USD, or "0.8x" of the cost of server_only on the same requests.
+        max_cost: at most, per request: USD, or "0.8x" of the cost of server_only on the same requests; None: of a
+            recording what its own starts cost, else no limit.
         max_p99_s: P99 of TTFT at most, s.
         policies: the policies to try.
         paces: paces to try besides 12 tokens/s; None passes text on when it arrives. Not tried for QoE.
         search_requests: the search uses every k-th request, so that it has at most this many.
-        verify_requests: the best few run on this many requests from the trace's beginning.
+        verify_requests: the best few run on this many requests, the last of the trace.
         seed: seed of the random draws that the trace leaves open.
         executor: as for `sweep`.
         progress: called with the name of the current step, the work done and the total.
-        progress: called with what is being done, and how far it is.
 
     Raises:
         ConfigurationError: unknown objective; the device is not priced at `exchange_rate`, or its λ cannot be
@@ -120,9 +125,14 @@ def tune(
         tell=progress or (lambda _what, _done, _total: None),
     )
     thinned = _thin(trace, search_requests)
+    if is_recording(trace) and max_cost is None:
+        aim = TuningObjective(objective, search.recorded(thinned).cost_usd * AS_DEAR, max_p99_s)
     found = search.wide(thinned, policies, aim)
-    few = trace.take(0, verify_requests)
+    few = trace.take(max(0, len(trace) - verify_requests), len(trace))
     reference = search.reference(few)
+    recorded = search.recorded(few) if is_recording(trace) else None
+    if recorded is not None and max_cost is None:
+        aim = TuningObjective(objective, recorded.cost_usd * AS_DEAR, max_p99_s)
     shortlist = _shortlist(found, aim, search.reference(thinned))
     verified = search.exact(few, [trial.choice.arm for trial in shortlist], FIRST_PACE, exchange_rate)
     winners = aim.ranked([t for t in verified if aim.keeps(t, reference)] or verified)[:WINNERS]
@@ -134,12 +144,15 @@ def tune(
     for rate in search.steering_rates():
         verified += search.exact(few, arms, FIRST_PACE, rate)
     fitting = [trial for trial in verified if aim.keeps(trial, reference)]
+    if not fitting and max_cost is None and max_p99_s is None:
+        fitting = verified  # nobody set that limit: the best of all is shown beside what was
     if not fitting:
         raise ConfigurationError(aim.out_of_reach(verified, reference))
     return Tuned(
         objective=objective,
         chosen=aim.ranked(fitting)[0],
         reference=reference,
+        recorded=recorded,
         max_cost_usd=aim.limit_usd(reference),
         max_p99_s=max_p99_s,
         verified=tuple(sorted(verified, key=lambda trial: trial.cost_usd)),
@@ -171,6 +184,10 @@ class _Search:
     def reference(self, trace: Trace) -> Trial:
         """Return the trial of server_only."""
         return self._run(trace, [Arm("server_only", 1.0, 0.0)], "searching")[0]
+
+    def recorded(self, trace: Trace) -> Trial:
+        """Return the trial of a recording's own starts."""
+        return self._run(trace, [Arm(RECORDED, 1.0, 0.0)], "searching")[0]
 
     def exact(
         self, trace: Trace, arms: Sequence[Arm], pace_tps: float | None, exchange_rate: float
@@ -235,6 +252,9 @@ class _Search:
         return Trial(
             choice=choice,
             ttft_mean_s=summary.ttft_mean_s.mean,
+            ttft_p50_s=summary.ttft_p50_s.mean,
+            ttft_p90_s=summary.ttft_p90_s.mean,
+            by_device=summary.device_won.mean,
             ttft_p99_s=summary.ttft_p99_s.mean,
             server_usd=usd["server"],
             device_usd=usd["device"],

@@ -8,17 +8,32 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from disco.cost import Rates
+from disco.cost import ExchangeRate, Rates
+from disco.cost import device_rates as device_rates_of
+from disco.cost import server_rates as server_rates_of
+from disco.dispatch.presets import CostSection, available_presets, load_preset
 from disco.errors import ConfigurationError
-from disco.profiles import DeviceProfile, Empirical, Rolling, ServerProfile, fit_line
+from disco.profiles import DeviceProfile, Empirical, Rolling, ServerProfile, fit_line, load_prices
+from disco.profiles.profile_types import FlopsPerToken
 from disco.replay.workload.scenario import DEFAULT_SERVER_TPS, TTFT_OVER, Scenario
 from disco.replay.workload.trace import Trace
 
-__all__ = ["DRAFTED", "is_recording", "scenario_of_routes", "without_drafts"]
+__all__ = [
+    "DRAFTED",
+    "exchange_rate_of",
+    "first_tokens",
+    "fits_device",
+    "has_side",
+    "is_recording",
+    "scenario_of_routes",
+    "with_recorded_price",
+    "without_drafts",
+]
 
 DRAFTED = "drafted_tokens"  # feature: tokens of the answer from rounds with a draft
 FEWEST_STARTS = 8  # of the device with a known TTFT, to fit a line
 DEFAULT_DEVICE_TPS = 15.0  # if no answer of the device was long enough to measure the rate
+_RATES = ("cost_in_usd", "cost_out_usd", "cached_share")
 _STEEPEST_TPS = 1e6  # prompt tokens/s, if prompts are so short that a line through their TTFTs has no slope
 
 Floats = NDArray[np.float64]
@@ -61,8 +76,10 @@ def scenario_of_routes(
 
     Args:
         trace: read from route records.
-        device: replaces the fit; required if the device has too few starts for a fit.
-        server: its TTFTs and speed are used if the recording has none; required then.
+        device: replaces the fit; required if the device has too few starts for a fit. Where the recording was made
+            without a device, this one is added, at the exchange rate of the recording.
+        server: its TTFTs and speed are used if the recording has none; required then. Where the recording was made
+            without a server, this one is added, at its price.
         name: name of the scenario; None: made from the endpoints' names.
 
     Raises:
@@ -74,21 +91,22 @@ def scenario_of_routes(
             f"trace {trace.name!r} was not read from route records; describe the endpoints to replay it on with "
             "profiles"
         )
+    device_name, device_rates, device_continues = _endpoint(trace, "device", device)
+    server_name, server_rates, server_continues = _endpoint(trace, "server", server)
     ttft, server_tps, tpot = _server(trace, server)
-    profile = device or _device(trace)
-    device_name, server_name = (str(_last_known(trace, side)) for side in ("device", "server"))
+    profile = device or _priced(_device(trace), _implied_flops(trace, device_rates))
     pace_tps = float(trace.features["pace_tps"][-1])
     return Scenario(
         name=name or f"{device_name} × {server_name} as recorded",
         device=profile,
-        device_rates=_rates(trace, "device"),
-        server_rates=_rates(trace, "server"),
+        device_rates=device_rates,
+        server_rates=server_rates,
         ttft=ttft,
         tpot=tpot,
         server_tps=server_tps,
         pace_tps=None if np.isnan(pace_tps) else pace_tps,
-        device_continues=bool(trace.features["device_continues"][-1]),
-        server_continues=bool(trace.features["server_continues"][-1]),
+        device_continues=device_continues,
+        server_continues=server_continues,
         server_name=server_name,
     )
 
@@ -121,10 +139,9 @@ def _server(trace: Trace, profile: ServerProfile | None) -> tuple[Empirical, flo
 
 def _device(trace: Trace) -> DeviceProfile:
     read_tokens = np.asarray(trace.features["device_read_tokens"], dtype=np.float64)
-    cold = np.asarray(trace.features["device_cold"], dtype=np.bool_)
-    known = ~np.isnan(trace.device_ttft_s) & ~np.isnan(read_tokens)
-    warm = known & ~cold
-    if warm.sum() < FEWEST_STARTS or np.ptp(read_tokens[warm]) == 0:
+    warm = _warm(trace)
+    cold = ~warm & ~np.isnan(trace.device_ttft_s) & ~np.isnan(read_tokens)
+    if not fits_device(trace):
         raise ConfigurationError(
             f"the recording {trace.name!r} has {int(warm.sum())} warm starts of the device with a known TTFT, and a "
             f"profile needs at least {FEWEST_STARTS} with prompts of different lengths; name a device profile"
@@ -133,7 +150,7 @@ def _device(trace: Trace) -> DeviceProfile:
     k_s_per_token = max(line.k_s_per_token, 1.0 / _STEEPEST_TPS)
     tpot_s = _known(trace.device_tpot_s)
     tpot_s = tpot_s[tpot_s > 0]
-    loads_s = trace.device_ttft_s[known & cold] - (k_s_per_token * read_tokens[known & cold] + line.c_s)
+    loads_s = trace.device_ttft_s[cold] - (k_s_per_token * read_tokens[cold] + line.c_s)
     return DeviceProfile(
         name=str(_last_known(trace, "device")),
         source=f"fitted to {line.n} warm starts in {trace.name}",
@@ -147,27 +164,109 @@ def _device(trace: Trace) -> DeviceProfile:
     )
 
 
-def _rates(trace: Trace, side: str) -> Rates:
-    try:
-        return Rates(
-            float(_last_known(trace, f"{side}_cost_in_usd")),
-            float(_last_known(trace, f"{side}_cost_out_usd")),
-            float(_last_known(trace, f"{side}_cached_share")),
+def exchange_rate_of(trace: Trace) -> tuple[float, str]:
+    """Return λ of a recording, USD per 10⁶ FLOPs, and a sentence about where it comes from.
+
+    It is that of the last record with a device: its own, else that of the shipped preset that it names, else the usual
+    one.
+    """
+    devices = _is_known(trace.features["device"])
+    row = int(devices.nonzero()[0][-1]) if devices.any() else len(trace) - 1
+    rates, name = trace.features.get("exchange_rate"), str(trace.features["preset"][row])
+    if rates is not None and rates.dtype.kind == "f" and rates[row] > 0:
+        rate = float(rates[row])
+        return rate, f"The exchange rate is that of the recording, {rate:.3g} USD per 10^6 FLOPs."
+    if name in available_presets():
+        rate = load_preset(name).cost.exchange_rate
+        return rate, f"The exchange rate is that of the preset {name!r}, {rate:.3g} USD per 10^6 FLOPs."
+    rate = CostSection().exchange_rate
+    return rate, (
+        f"The records do not say at which exchange rate the preset {name!r} counts the device's work: {rate:.3g} USD "
+        "per 10^6 FLOPs is assumed, electricity from the wall."
+    )
+
+
+def first_tokens(trace: Trace) -> dict[str, int]:
+    """Return how many first tokens of the device, its model loaded, and of the server a recording has times of."""
+    return {"device": int(_warm(trace).sum()), "server": int(_known(trace.ttft_s).size)}
+
+
+def fits_device(trace: Trace) -> bool:
+    """Return whether a recording has enough starts of the device to fit a profile."""
+    read_tokens = np.asarray(trace.features["device_read_tokens"], dtype=np.float64)
+    warm = _warm(trace)
+    return bool(warm.sum() >= FEWEST_STARTS and np.ptp(read_tokens[warm]) > 0)
+
+
+def has_side(trace: Trace, side: str) -> bool:
+    """Return whether a recording was made with an endpoint of that side, "device" or "server"."""
+    return bool(_is_known(trace.features[side]).any())
+
+
+def with_recorded_price(profile: DeviceProfile, trace: Trace) -> DeviceProfile:
+    """Return a device's profile with the FLOPs per token that the recorded rates imply; of a free device as it is."""
+    return _priced(profile, _implied_flops(trace, _endpoint(trace, "device", profile)[1]))
+
+
+def _priced(profile: DeviceProfile, flops: FlopsPerToken | None) -> DeviceProfile:
+    return profile if flops is None else profile.model_copy(update={"flops": flops})
+
+
+def _implied_flops(trace: Trace, rates: Rates) -> FlopsPerToken | None:
+    """Return the FLOPs per token at which the recording's exchange rate gives these rates; None: the work is free."""
+    if max(rates.cost_in, rates.cost_out) <= 0.0:
+        return None
+    per_usd = 1e6 / (exchange_rate_of(trace)[0] or CostSection().exchange_rate)
+    least = 1e-6 * max(rates.cost_in, rates.cost_out)
+    prefill, decode = (max(usd, least) * per_usd for usd in (rates.cost_in, rates.cost_out))
+    return FlopsPerToken(prompt_tokens=(128.0,), prefill=(prefill,), decode=decode)
+
+
+def _warm(trace: Trace) -> NDArray[np.bool_]:
+    read_tokens = np.asarray(trace.features["device_read_tokens"], dtype=np.float64)
+    cold = np.asarray(trace.features["device_cold"], dtype=np.bool_)
+    return ~np.isnan(trace.device_ttft_s) & ~np.isnan(read_tokens) & ~cold
+
+
+def _endpoint(
+    trace: Trace, side: str, profile: DeviceProfile | ServerProfile | None
+) -> tuple[str, Rates, bool]:
+    """Return name and rates of one side, and whether it continues answers."""
+    if not has_side(trace, side):
+        if isinstance(profile, DeviceProfile):
+            rate = ExchangeRate(usd_per_mflop=exchange_rate_of(trace)[0])
+            return profile.name, device_rates_of(profile, rate), True
+        if isinstance(profile, ServerProfile) and profile.price is not None:
+            return profile.name, server_rates_of(load_prices().price(profile.price)), True
+        other = "--server gpt-4o-mini-2024" if side == "server" else "--device xiaomi14-qwen1.5-0.5b"
+        raise ConfigurationError(
+            f"the recording {trace.name!r} was made without a {side}, so policies have no choice; describe one with a "
+            f"profile, as {other}"
         )
+    try:
+        cost_in, cost_out, share = (float(_last_known(trace, f"{side}_{name}")) for name in _RATES)
+        rates = Rates(cost_in, cost_out, share)
     except ValueError as error:
         raise ConfigurationError(f"the recording {trace.name!r} has unusable rates: {error}") from error
+    names = trace.features[side]
+    row = int(_is_known(names).nonzero()[0][-1])
+    return str(names[row]), rates, bool(trace.features[f"{side}_continues"][row])
 
 
 def _last_known(trace: Trace, column: str) -> Any:
     values = trace.features[column]
-    known = values != "" if values.dtype.kind in "OU" else ~np.isnan(values)
-    if not known.any():
-        side = column.split("_", maxsplit=1)[0]
-        raise ConfigurationError(
-            f"the recording {trace.name!r} was made without a {side}, so policies have no choice; describe both sides "
-            "with profiles"
-        )
-    return values[known][-1]
+    return values[_is_known(values)][-1]
+
+
+def _is_known(values: NDArray[Any]) -> NDArray[np.bool_]:
+    known: NDArray[np.bool_] = (
+        values != ""
+        if values.dtype.kind in "OU"
+        else ~np.isnan(values)
+        if values.dtype.kind == "f"
+        else np.ones(values.shape, dtype=np.bool_)
+    )
+    return known
 
 
 def _known(values: Floats) -> Floats:

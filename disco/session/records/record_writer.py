@@ -41,6 +41,7 @@ def make_record(
     ledger: Ledger,
     *,
     preset: str,
+    exchange_rate: float | None = None,
     created_s: float | None = None,
     shadow: ShadowRecord | None = None,
 ) -> RouteRecord:
@@ -50,6 +51,7 @@ def make_record(
         session: a closed one.
         ledger: what was charged for the session, with the rates of all its candidates.
         preset: the preset's name.
+        exchange_rate: the preset's λ, USD per 10⁶ FLOPs.
         created_s: when the request came, Unix time in seconds; the session itself has no clock.
         shadow: what another preset would have done.
     """
@@ -59,6 +61,7 @@ def make_record(
     return RouteRecord(
         created_s=None if created_s is None else round(created_s, 6),
         preset=preset,
+        exchange_rate=exchange_rate,
         finish_reason=_word(session.finish_reason),
         prompt_tokens=session.config.prompt_tokens,
         answer_tokens=session.transcript.tokens,

@@ -206,6 +206,8 @@ class RouteRecord:
     Attributes:
         created_s: when the request came, Unix time in seconds; None in virtual time.
         preset: the preset's name.
+        exchange_rate: its λ, USD per 10⁶ FLOPs, by which the device's rates in `endpoints` were made; None in older
+            records, and where the answer had one possible endpoint.
         finish_reason: the API's ("length" where the limit cut the answer short), "other" where a server's reason is
             not a single word, "cancelled", or None when the answer failed.
         prompt_tokens, answer_tokens: length of the prompt, as dispatch estimated it, and of the answer. The counts of
@@ -264,6 +266,7 @@ class RouteRecord:
     shadow: ShadowRecord | None = None
     served_as: str | None = None
     why: tuple[Reason, ...] = ()
+    exchange_rate: float | None = None
 
     if not TYPE_CHECKING:  # hidden from type checkers, so that they report the old names
 
@@ -327,6 +330,7 @@ class RouteRecord:
             "schema": SCHEMA,
             "created_s": self.created_s,
             "preset": self.preset,
+            "exchange_rate": self.exchange_rate,
             "finish_reason": self.finish_reason,
             "prompt_tokens": self.prompt_tokens,
             "answer_tokens": self.answer_tokens,

@@ -116,20 +116,24 @@ def test_records_are_sorted_by_when_their_requests_came_without_those_that_faile
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"created_s": None}, r"line 2, column created_s: missing value; .*virtual time .*disco\.RouteLog"),
-        ({"created_s": "noon"}, "line 2, column created_s: 'noon' is not a number"),
-        ({"attempts": None}, "line 2: of another shape; write each request as in disco's route records"),
-        ({"prompt_tokens": -1, "attempts": []}, "line 2"),
+        ({"created_s": None}, r"created_s: missing value (line 2)"),
+        ({"created_s": "noon"}, "created_s: not a number (line 2)"),
+        ({"attempts": None}, "of another shape (line 2)"),
+        ({"prompt_tokens": -1, "attempts": []}, "(line 2)"),
+        ({"schema": 99}, "update disco (line 2)"),
     ],
 )
-def test_a_bad_record_is_named(tmp_path, change, says):
+def test_a_bad_record_is_left_out_and_named(tmp_path, change, says):
     good = played({"server": SERVER}, Start("server")).to_dict()
     path = tmp_path / "r.jsonl"
     path.write_text("\n".join(json.dumps(r) for r in (good, {**good, **change})), encoding="utf-8")
-    with pytest.raises(ConfigurationError, match=says):
-        read_trace(path)
-    trace, skipped = read_trace(path, skip_invalid=True)
+    trace, skipped = read_trace(path)
     assert (len(trace), skipped.rows) == (1, 1)
+    assert says in str(skipped)
+    # Of virtual time alone nothing is left, and the remedy is said.
+    path.write_text(json.dumps({**good, "created_s": None}), encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=r"missing value \(line 1\).*virtual time.*disco\.RouteLog"):
+        read_trace(path)
     # Records without what a replay needs are not taken for it.
     path.write_text(json.dumps({k: v for k, v in good.items() if k != "endpoints"}), encoding="utf-8")
     with pytest.raises(ConfigurationError, match="the file lacks 'endpoints'"):
@@ -243,8 +247,11 @@ def test_what_was_too_little_seen_must_be_named(tmp_path):
     assert found.ttft.mean() == SERVER_PROFILE.ttft().mean()
     # A client without a server had nothing to decide.
     alone = [played({"device": device(0.1)}, Start("device"), prompt_tokens=10 + i) for i in range(10)]
-    with pytest.raises(ConfigurationError, match="made without a server"):
-        scenario_of_routes(trace_of(tmp_path, *alone), server=SERVER_PROFILE)
+    with pytest.raises(ConfigurationError, match=r"made without a server.* --server"):
+        scenario_of_routes(trace_of(tmp_path, *alone))
+    added = scenario_of_routes(trace_of(tmp_path, *alone), server=SERVER_PROFILE)
+    assert added.server_name == SERVER_PROFILE.name
+    assert added.server_rates.cost_out > 0
     no_recording = Trace.of(arrival_s=[0.0], prompt_tokens=[10], output_tokens=[10])
     with pytest.raises(ConfigurationError, match="was not read from route records"):
         scenario_of_routes(no_recording)
@@ -277,17 +284,22 @@ def test_a_recording_written_in_our_own_format_replays_the_same(tmp_path, suffix
 
 
 def test_tuning_a_recording_leaves_the_dear_side_dear(tmp_path, capsys):
-    """What a token costs was recorded, and not the λ behind it: the named profile of the device tells that."""
+    """The λ behind the recorded rates is that of the record; a named profile of the device tells one of its own."""
     rates = {"device": Rates(1e-4, 1e-4, 0.0), "server": RATES["server"]}
     recording(tmp_path, list(range(10, 400, 25)), rates=rates)
     out = tmp_path / "mine.toml"
     command = ["tune", str(tmp_path / "routes.jsonl"), "--jobs=1", "--verify-requests=5", "--out", str(out)]
-    assert main([*command, "--device", PROFILE.name]) == 0
-    # λ column of the table: of the row that is as it is, and of the one chosen.
-    rows = [line.split("│") for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
-    own = float(next(row[3] for row in rows if "as it is" in row[1]))
-    live = device_rates(PROFILE, ExchangeRate(usd_per_mflop=own))
-    assert live.cost_out == pytest.approx(1e-4, rel=0.05)  # the table prints two digits
-    assert regime(live, rates["server"]) == "device-constrained"
-    chosen = next(row[3].strip() for row in rows if "▶" in row[1])
-    assert f"{load_preset(out).cost.exchange_rate:.2g}" == chosen
+    for more in ([], ["--device", PROFILE.name]):
+        assert main([*command, *more]) == 0
+        # λ column of the table: of the row that is as it is, and of the one chosen.
+        rows = [line.split("│") for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
+        own = float(next(row[3] for row in rows if "as it is" in row[1]))
+        if more:
+            live = device_rates(PROFILE, ExchangeRate(usd_per_mflop=own))
+            assert live.cost_out == pytest.approx(1e-4, rel=0.05)  # the table prints two digits
+            assert regime(live, rates["server"]) == "device-constrained"
+        else:
+            assert own == 4e-12
+        chosen = next(row[3].strip() for row in rows if "▶" in row[1])
+        assert f"{load_preset(out).cost.exchange_rate:.2g}" == chosen
+        out.unlink()

@@ -162,10 +162,11 @@ class Assembler:
 
     def _report(self, batch: Batch, sieve: Sieve) -> None:
         problems = sorted((*batch.problems, *sieve.bad.values()), key=lambda problem: problem.place)
-        if problems and not self._skip_invalid:
+        if problems and not (self._skip_invalid or self._adapter.lossy):
             raise problems[0].error(self._source.path, self._source.unit)
         for problem in problems:
-            self._log.add(problem.reason, problem.place)
+            where = f"{problem.column}: " if self._adapter.lossy and problem.column is not None else ""
+            self._log.add(f"{where}{problem.reason}", problem.place, problem.remedy)
         for place in sorted((*batch.failed, *(batch.places[row] for row in sieve.failed))):
             self._log.add(FAILED, place)
 

@@ -56,11 +56,13 @@ class Skipped:
         rows: number of rows.
         reasons: number of rows by reason.
         places: the first few places by reason, such as "line 7".
+        remedies: how to fix a row, by reason; none for what failed at the source.
     """
 
     rows: int = 0
     reasons: Mapping[str, int] = field(default_factory=dict)
     places: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    remedies: Mapping[str, str] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return self.rows > 0
@@ -68,23 +70,31 @@ class Skipped:
     def __str__(self) -> str:
         if not self.rows:
             return "no rows were left out"
+        rows = "1 row was" if self.rows == 1 else f"{self.rows:,} rows were"
+        return f"{rows} left out: {self.listed()}"
+
+    def listed(self) -> str:
+        """Return how many rows were left out for each reason, and the first of them; empty where none was."""
         parts = []
         for reason, count in sorted(self.reasons.items(), key=lambda item: -item[1]):
             first = ", ".join(self.places[reason])
-            parts.append(f"{count} {reason} ({first}{', …' if count > len(self.places[reason]) else ''})")
-        return f"{self.rows} rows were left out: {'; '.join(parts)}"
+            parts.append(f"{count:,} {reason} ({first}{', …' if count > len(self.places[reason]) else ''})")
+        return "; ".join(parts)
 
 
 class SkipLog:
-    """Counts the rows that are left out. Mutable: `_reasons`, `_places`."""
+    """Counts the rows that are left out. Mutable: `_reasons`, `_places`, `_remedies`."""
 
     def __init__(self, unit: str) -> None:
         self._unit = unit
         self._reasons: dict[str, int] = {}
         self._places: dict[str, list[str]] = {}
+        self._remedies: dict[str, str] = {}
 
-    def add(self, reason: str, place: int) -> None:
+    def add(self, reason: str, place: int, remedy: str = "") -> None:
         """Count one row."""
+        if remedy:
+            self._remedies.setdefault(reason, remedy)
         self._reasons[reason] = self._reasons.get(reason, 0) + 1
         places = self._places.setdefault(reason, [])
         if len(places) < _PLACES_KEPT:
@@ -97,6 +107,7 @@ class SkipLog:
             rows=sum(self._reasons.values()),
             reasons=dict(self._reasons),
             places={reason: tuple(places) for reason, places in self._places.items()},
+            remedies=dict(self._remedies),
         )
 
 

@@ -92,6 +92,10 @@ class Source(Protocol):
     def columns(self) -> Sequence[str]:
         """The column names of the header, or the keys of the first object."""
 
+    @property
+    def heads(self) -> Sequence[Sequence[str]]:
+        """By which a format is detected: `columns`; of JSON objects, the keys of each of the first ones."""
+
     def batches(self, adapter: Adapter) -> Iterator[Batch]:
         """Yield the rows in batches; may be called once."""
 

@@ -42,6 +42,10 @@ class CsvSource:
     def columns(self) -> Sequence[str]:
         return [name for name in self._header if name]
 
+    @property
+    def heads(self) -> Sequence[Sequence[str]]:
+        return [self.columns]
+
     def close(self) -> None:
         self._file.close()
 

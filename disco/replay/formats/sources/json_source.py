@@ -17,6 +17,7 @@ from disco.replay.formats.sources.text_files import lines, open_text, readable, 
 __all__ = ["JsonSource"]
 
 _LINES = {".jsonl", ".ndjson"}
+_LOOKED_AT = 100  # entries by which a format is detected: the first lines may be damaged
 _Entry = tuple[int, Any]  # place, and the object or the problem with it
 
 
@@ -42,7 +43,11 @@ class JsonSource:
 
     @property
     def columns(self) -> Sequence[str]:
-        return list(self._first)
+        return list(self._first[0])
+
+    @property
+    def heads(self) -> Sequence[Sequence[str]]:
+        return [list(row) for row in self._first]
 
     def close(self) -> None:
         self._file.close()
@@ -101,14 +106,19 @@ class JsonSource:
             except (RecursionError, ValueError) as broken:
                 yield number, Problem(number, _unreadable(broken), "write one plain JSON object per line")
 
-    def _look(self) -> Row:
-        """Return the first object; the entries read to find it are put back."""
+    def _look(self) -> list[Row]:
+        """Return the first objects; the entries read to find them are put back."""
         seen: list[_Entry] = []
+        found: list[Row] = []
         for entry in self._entries:
             seen.append(entry)
             if isinstance(entry[1], dict):
-                self._entries = itertools.chain(seen, self._entries)
-                return entry[1]
+                found.append(entry[1])
+            if found and len(seen) >= _LOOKED_AT:
+                break
+        self._entries = itertools.chain(seen, self._entries)
+        if found:
+            return found
         if not seen:
             raise ConfigurationError(f"{self.path} is empty; a trace needs at least one request")
         problem = next((entry for _, entry in seen if isinstance(entry, Problem)), None)

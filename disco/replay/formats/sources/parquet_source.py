@@ -58,6 +58,10 @@ class ParquetSource:
     def columns(self) -> Sequence[str]:
         return [str(name) for name in self._file.schema_arrow.names]
 
+    @property
+    def heads(self) -> Sequence[Sequence[str]]:
+        return [self.columns]
+
     def close(self) -> None:
         self._file.close()
 

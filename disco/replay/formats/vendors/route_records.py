@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from disco.cost import Phase
+from disco.errors import ConfigurationError
 from disco.replay.formats.format_adapter import Adapter, BadCellError, Row, number, whole
-from disco.session.records.route_record import RENAMED
+from disco.session.records.record_lines import bill_usd, record_row
 
 __all__ = ["ROUTES"]
 
@@ -29,7 +30,10 @@ _FEWEST_TOKENS = 8  # a rate from fewer tokens is not reliable
 
 
 def _row(record: Row) -> Row | None:
-    record = {RENAMED.get(name, name): value for name, value in record.items()}  # for schema 3
+    try:
+        record = record_row(record)
+    except ConfigurationError as error:
+        raise BadCellError(None, None, str(error), "leave the line out") from None
     if record.get("created_s") is None:
         remedy = "records made in virtual time have no created_s; record a live client with disco.RouteLog"
         raise BadCellError("created_s", None, "missing value", remedy)
@@ -41,6 +45,9 @@ def _row(record: Row) -> Row | None:
     charges = record["ledger"]["charges"]
     output_tokens = sum(whole(c, "completion_tokens") for c in charges if c["phase"] == "answer")
     device, server = (_Side(record, place) for place in ("device", "server"))
+    if device.start_s is None and server.start_s is None:
+        # The reader left, or nothing was left to ask.
+        raise BadCellError(None, None, "without an endpoint that could answer", "leave the line out")
     # First the bill's count, then the device's, which may not have finished reading; dispatch only estimates.
     prompt_tokens = server.prompt_tokens or device.prompt_tokens or whole(record, "prompt_tokens")
     writers = {segment["attempt"] for segment in segments}
@@ -62,8 +69,10 @@ def _row(record: Row) -> Row | None:
         "server_start_s": server.start_s,
         "ttft_recorded_s": spoke_at,
         "cost_usd": number(record["ledger"], "total_cost"),
+        "bill_usd": bill_usd(record),
         "replay_cost_usd": _replay_cost(record, prompt_tokens, device.cached_tokens(prompt_tokens) or 0),
         "preset": record["preset"],
+        "exchange_rate": record.get("exchange_rate"),
         "winner": record["winner"],
         "finish_reason": record["finish_reason"],
         "moved": any(move["outcome"] == "switched" for move in record["migrations"]),
@@ -110,8 +119,9 @@ class _Side:
     def __init__(self, record: Row, place: str) -> None:
         attempts = [t for t in record["attempts"] if t["place"] == place]
         first = [t for t in attempts if t["role"] in _FIRST and not t["prefix_chars"]]
-        # An attempt that failed is not a start in a replay: there, only configured faults fail.
-        alive = [t for t in first if t["failure"] is None]
+        # An attempt that failed before it wrote is not a start in a replay: there, only configured faults fail.
+        # One that wrote is: its time is known, and a replay lets it write to the end.
+        alive = [t for t in first if not _failed_silent(t)]
         self._attempt: Row | None = next((t for t in alive if t["first_content_s"] is not None), None)
         if self._attempt is None and alive:
             self._attempt = alive[0]
@@ -186,6 +196,11 @@ class _Side:
         }
 
 
+def _failed_silent(attempt: Row) -> bool:
+    """Return whether an attempt failed before it wrote anything."""
+    return attempt["failure"] is not None and attempt["first_content_s"] is None
+
+
 def _beyond(attempt: Row, at_s: float) -> float:
     """Return the least TTFT of an attempt whose first token came after `at_s`."""
     return float(max(at_s - attempt["started_s"], 0.0) + RESOLUTION_S)
@@ -226,7 +241,7 @@ def _replay_cost(record: Row, prompt_tokens: int, device_cached_tokens: int) -> 
         elif charge["phase"] in (Phase.PROBE, Phase.DRAFT):
             cost -= number(charge, "cost")
     for attempt in record["attempts"]:
-        if attempt["role"] in _FIRST and not attempt["prefix_chars"] and attempt["failure"] is None:
+        if attempt["role"] in _FIRST and not attempt["prefix_chars"] and not _failed_silent(attempt):
             endpoint = endpoints[attempt["endpoint"]]
             share, cached = endpoint["cached_share"], whole(attempt, "cached_tokens")
             recorded = whole(attempt, "prompt_tokens") - (1 - share) * cached
@@ -242,6 +257,7 @@ ROUTES = Adapter(
     about="disco's route records (disco.RouteLog), one JSON object per answer",
     needs=frozenset(("schema", "created_s", "endpoints", "ledger")),
     row=_row,
+    lossy=True,
     sorts=True,  # records are written when answers end
     note="times as a live client measured them; of an attempt that lost a race only a lower bound is known",
 )

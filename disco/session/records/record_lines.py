@@ -1,0 +1,80 @@
+"""Lines of a recording: which of them are route records, and what is wrong with the others. The same for every reader.
+
+A recording is a file to which programs append (`disco.RouteLog`). One that is killed, or a full disk, leaves half a
+line. So a reader uses the lines that are records, and names and counts the others.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from disco.errors import ConfigurationError
+from disco.session.records.route_record import RENAMED, SCHEMA
+
+__all__ = ["RecordLine", "bill_usd", "lines_of", "record_row"]
+
+
+class RecordLine(NamedTuple):
+    """A line of a recording that is not empty; its number counts from 1, as editors count."""
+
+    number: int
+    text: bytes
+
+
+def lines_of(path: Path) -> Iterator[RecordLine]:
+    """Yield the lines of a recording that are not empty, one at a time.
+
+    Raises:
+        ConfigurationError: the file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            for number, text in enumerate(file, 1):
+                if text.strip():
+                    yield RecordLine(number, text)
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def record_row(line: str | bytes | Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a record, under their present names; their values are not checked.
+
+    Args:
+        line: JSON as `RouteRecord.to_json` writes it; or the same, decoded.
+
+    Raises:
+        ConfigurationError: it is no route record, or one of a newer version of disco. The message has nothing of the
+            line.
+    """
+    if not isinstance(line, Mapping):
+        try:
+            line = json.loads(line)
+        except (ValueError, RecursionError):
+            raise ConfigurationError(
+                "this is not JSON; a program that was killed may leave half a line"
+            ) from None
+    if not isinstance(line, Mapping) or ("attempts" not in line and "tries" not in line):
+        raise ConfigurationError("this is not a route record, as disco.RouteLog writes them")
+    version = line.get("schema")
+    if isinstance(version, int) and version > SCHEMA:
+        raise ConfigurationError(
+            f"this record has version {version}, and this disco reads records up to version {SCHEMA}: update disco"
+        )
+    return {RENAMED.get(name, name): value for name, value in line.items()}
+
+
+def bill_usd(row: Mapping[str, Any]) -> float:
+    """Return what servers were paid for an answer, USD; of records that do not say, what their charges sum to.
+
+    Args:
+        row: a record, as `record_row` returns it.
+    """
+    for where in (row, row["ledger"]):
+        if where.get("bill_usd") is not None:
+            return float(where["bill_usd"])
+    here = {one["name"] for one in row["endpoints"] if one["place"] == "device"}
+    return math.fsum(one["cost"] for one in row["ledger"]["charges"] if one["endpoint"] not in here)
