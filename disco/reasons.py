@@ -347,7 +347,8 @@ def rule_words(code: str, value: str, limit: str) -> str:
 
     Args:
         code: the rule.
-        value, limit: the numbers or ranges of numbers that decided, as people read them.
+        value: the number, or range of numbers, that decided, as people read it.
+        limit: what it was compared with, alike.
     """
     return _RULES.get(code, code.replace("_", " ")).format(value=value or "some", limit=limit or "some")
 
