@@ -13,6 +13,7 @@ import anyio
 import anyio.abc
 import anyio.lowlevel
 
+from disco.client.failed_answer import explained
 from disco.endpoints.background_tasks import keep_interrupts_out
 from disco.endpoints.contract import Attempt, Endpoint
 from disco.errors import DiscoError, EndpointFailure, FailureKind, IncompleteAnswerError
@@ -249,7 +250,7 @@ class LiveSession:
             elif type(effect) is Finish:
                 self._close(None)
             elif type(effect) is Fail:
-                self._close(effect.error)
+                self._close(explained(effect.error, self.session, self._endpoints))
         if self.session.wake_at < self._timer_at:
             self._poke.set()
 

@@ -318,7 +318,7 @@ def _refused(setup: Setup, failure: EndpointFailure) -> Finding:
     said = quoted(_own_words(error), known_secrets())
     status = getattr(error, "status_code", None)
     where = f" ({status})" if status is not None else ""
-    if failure.kind is FailureKind.AUTHENTICATION:
+    if failure.kind is FailureKind.ACCOUNT:
         return does_not(
             "key accepted", f"The server refuses the key{where}.", f"Make a new key, then: {sets(KEY, '...')}"
         )

@@ -169,8 +169,10 @@ def simulated_failure(
             error = status(openai.RateLimitError, 429)
         case FailureKind.SERVER:
             error = status(openai.InternalServerError, 503)
-        case FailureKind.AUTHENTICATION:
+        case FailureKind.ACCOUNT:
             error = status(openai.AuthenticationError, 401)
+        case FailureKind.MODEL:
+            error = status(openai.NotFoundError, 404)
         case FailureKind.BAD_REQUEST | FailureKind.CONTENT_FILTER | FailureKind.UNSERVED:
             error = status(openai.BadRequestError, 400)
         case FailureKind.CONTEXT_LENGTH:
