@@ -10,10 +10,10 @@ import openai
 from disco.errors import FailureKind
 from disco.session.machine import Session
 
-__all__ = ["explained"]
+__all__ = ["WORDS", "explained"]
 
 _BEGIN: Final = "No endpoint could "
-_WORDS: Final = {
+WORDS: Final = {
     FailureKind.CONNECTION: ("could not be reached", "check base_url, the network and that the server runs"),
     FailureKind.TIMEOUT: ("wrote nothing in time", "raise timeout=... or timeouts=..."),
     FailureKind.STALLED: ("stopped writing", "raise timeouts=..."),
@@ -31,6 +31,7 @@ _WORDS: Final = {
     FailureKind.BUDGET: ("is beyond the budget", "raise the budget"),
     FailureKind.UNSERVED: ("does not serve such a request", ""),
 }
+"""What an endpoint did, as the end of a sentence, and what to do (empty: nothing in particular), by kind of failure."""
 
 
 def explained(error: Exception, session: Session, endpoints: Iterable[str]) -> Exception:
@@ -48,14 +49,14 @@ def explained(error: Exception, session: Session, endpoints: Iterable[str]) -> E
     kinds = {a.candidate.name: a.failure for a in session.attempts if a.failure is not None}
     if len(names) < 2 or not kinds or all(kind.is_callers_fault for kind in kinds.values()):
         return error
-    told = "; ".join(f"{name} {_WORDS[kind][0]}" for name, kind in kinds.items())
+    told = "; ".join(f"{name} {WORDS[kind][0]}" for name, kind in kinds.items())
     asked = {attempt.candidate.name for attempt in session.attempts}
     left = [name for name in names if name not in asked]
     begun = session.transcript.tokens > 0
     text = f"{_BEGIN}{'go on with the answer' if begun else 'answer'}: {told}."
     if left:
         text += f" Not asked: {', '.join(left)}."
-    if remedies := dict.fromkeys(_WORDS[kind][1] for kind in kinds.values() if _WORDS[kind][1]):
+    if remedies := dict.fromkeys(WORDS[kind][1] for kind in kinds.values() if WORDS[kind][1]):
         text += f" To go on: {'; or '.join(remedies)}. `disco doctor` looks closer."
     if not isinstance(error, openai.APIError):
         error.add_note(text)

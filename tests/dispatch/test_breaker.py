@@ -117,7 +117,11 @@ def test_a_refused_account_rests_for_every_model_and_a_missing_model_alone_and_n
         assert rests == [300.0, 600.0, 1200.0, 2400.0, 3600.0, 3600.0]
         other_model = health.watch({"s": Asked("address", "large", "key")})
         assert bool(other_model.look(now - 1.0)[0]) == shared
-        for asked in (Asked("address", "small", "other key"), Asked("address", "small"), Asked("there", "small")):
+        for asked in (
+            Asked("address", "small", "other key"),
+            Asked("address", "small"),
+            Asked("there", "small"),
+        ):
             assert health.watch({"s": asked}).look(now - 1.0) == ({}, set())
         watch.answered("s", now, now)
         assert watch.look(now) == ({}, set())

@@ -21,7 +21,8 @@ class Said(NamedTuple):
 
 def refusing(status: int, error: Any = None) -> Reply:
     """A response that refuses; `error`: the fields of its error, or its whole body; None: it says nothing."""
-    body = error if isinstance(error, dict) and "error" in error else {"error": error or {"message": "No."}}
+    is_whole = isinstance(error, list) or (isinstance(error, dict) and "error" in error)
+    body = error if is_whole else {"error": error or {"message": "No."}}
     return Reply([json.dumps(body).encode()], status, {"content-type": "application/json"})
 
 
@@ -120,6 +121,11 @@ SAID = [
             "Gemini",
             404,
             _message("models/x is not found for API version v1beta.", code=404, status="NOT_FOUND"),
+        ),
+        (
+            "Gemini, as a list",
+            404,
+            [{"error": {"message": "models/x is not found for API version v1.", "code": 404}}],
         ),
         ("Groq", 400, _message("The model `x` has been decommissioned.", code="model_decommissioned")),
         ("Groq, words alone", 400, "The model `x` has been decommissioned and is no longer supported."),

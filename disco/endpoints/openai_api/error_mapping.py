@@ -317,16 +317,25 @@ def _texts(value: object) -> Iterator[str]:
 
 def _fields(error: openai.APIError) -> dict[str, str]:
     """Return what an error says of itself in fields, those of its body and those that the SDK reads, as text."""
-    body = error.body if isinstance(error.body, Mapping) else {}
-    found = {name: body.get(name) for name in ("code", "type", "status", "error_code", "param")}
+    body = _own_body(error)
+    given = body if isinstance(body, Mapping) else {}
+    found = {name: given.get(name) for name in ("code", "type", "status", "error_code", "param")}
     found |= {name: said for name in ("code", "type", "param") if (said := getattr(error, name, None))}
     return {name: str(said) for name, said in found.items() if isinstance(said, str | int)}
 
 
 def _message(error: openai.APIError) -> str:
-    if isinstance(error.body, Mapping) and isinstance(error.body.get("message"), str):
-        return str(error.body["message"])
-    return error.message
+    body = _own_body(error)
+    said = body.get("message") if isinstance(body, Mapping) else body
+    return said if isinstance(said, str) else error.message
+
+
+def _own_body(error: openai.APIError) -> object:
+    """Return the error object in a response's body, or its text; Gemini puts it into a list."""
+    body: Any = error.body
+    if isinstance(body, list) and body and isinstance(body[0], Mapping):
+        body = body[0].get("error", body[0])
+    return body
 
 
 def _number(value: str | None) -> float | None:
