@@ -118,6 +118,8 @@ def check_cool_downs(setup: Setup, facts: Facts) -> list[Finding]:  # noqa: ARG0
         kept = database.read(lambda connection: read_facts(connection, BREAKER), nothing)
     finally:
         database.close()
+    if database.fault is not None:  # told under "state file"
+        return []
     resting = [finding for fact in kept if (finding := _resting(fact, now)) is not None]
     return resting or [works("cool-down", "No endpoint is left alone after failures.")]
 
