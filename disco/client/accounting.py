@@ -9,9 +9,9 @@ import anyio
 
 from disco.client.answer_judging import Judging
 from disco.client.background_probes import BackgroundProbes
+from disco.client.endpoint_catalog.observed.refusals import Refusals
 from disco.client.endpoint_catalog.observed.statistics import EndpointStatistics, Statistics
 from disco.client.live_driver import LiveSession
-from disco.client.refusals import Refusals
 from disco.client.shadow.shadow_answer import ShadowAnswer
 from disco.cost.budget_reservation import BudgetReservation
 from disco.dispatch import Dispatcher

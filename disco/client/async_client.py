@@ -64,7 +64,8 @@ class AsyncRouting(RoutedClient):
         """Load the local model, open the connection and find out how the server continues, all at once.
 
         Does not raise when the server or a tier is unreachable, refuses its key or does not list the model: a warning
-        says the latter two, and the first request will raise it, or use another endpoint. No endpoint is contacted that the preset or `default_options` put out of reach.
+        says the latter two, and the first request will raise it, or use another endpoint. No endpoint is contacted that
+        the preset or `default_options` put out of reach.
 
         Args:
             model: the server's model to probe under `continuation="auto"` (one short request). None: the probe is

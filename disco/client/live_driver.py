@@ -13,7 +13,6 @@ import anyio
 import anyio.abc
 import anyio.lowlevel
 
-from disco.client.failed_answer import explained
 from disco.endpoints.background_tasks import keep_interrupts_out
 from disco.endpoints.contract import Attempt, Endpoint
 from disco.errors import DiscoError, EndpointFailure, FailureKind, IncompleteAnswerError
@@ -31,6 +30,7 @@ from disco.session.effects import (
     ResumeAttempt,
     StartAttempt,
 )
+from disco.session.failed_answer import explained
 from disco.session.machine import Session
 from disco.session.records.route_record import RouteRecord
 

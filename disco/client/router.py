@@ -22,6 +22,7 @@ from disco.client.endpoint_catalog.catalog import CatalogEntry, EndpointCatalog
 from disco.client.endpoint_catalog.client_endpoints import AnyTier, ClientEndpoints, Hosting
 from disco.client.endpoint_catalog.dispatchers import Dispatchers
 from disco.client.endpoint_catalog.local_servers import LocalServer
+from disco.client.endpoint_catalog.observed.refusals import Refusals
 from disco.client.endpoint_catalog.observed.statistics import PlannedStarts
 from disco.client.endpoint_catalog.observed.told_ttft import ToldTtft
 from disco.client.endpoint_catalog.pairs import Speculate, drafting_of, questions
@@ -31,7 +32,6 @@ from disco.client.learnt.learnt_state import LearntState, store_in
 from disco.client.live_driver import LiveSession
 from disco.client.planning import PlanningView, as_asked, passes_on, prepare, with_heir_prompts
 from disco.client.power_watch import PowerSource, PowerWatch
-from disco.client.refusals import Refusals
 from disco.client.request_options import NO_OPTIONS, RequestOptions
 from disco.client.session_watch import tell_of
 from disco.client.shadow.shadow_preset import Shadow

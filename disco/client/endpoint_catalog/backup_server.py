@@ -13,8 +13,8 @@ from disco.client.endpoint_catalog.pricing import price_of
 from disco.client.endpoint_catalog.tiers import Tier
 from disco.endpoints.continuation import Continuation
 from disco.endpoints.openai_api import OpenAIEndpoint
-from disco.endpoints.openai_api.account import Account
 from disco.endpoints.openai_api.api_attempt import ServerAttempt
+from disco.endpoints.openai_api.refused.account import Account
 from disco.endpoints.openai_api.sdk_client import PlainClient
 from disco.errors import ConfigurationError
 from disco.request import Prefix, Request

@@ -25,11 +25,11 @@ from disco.endpoints.continuation.prefix_token_ids import ids_call, proved_vocab
 from disco.endpoints.continuation.probe import ProbeMeter, ProbeVerdict, probe, rendered_head
 from disco.endpoints.continuation.verdicts import Key, Verdicts
 from disco.endpoints.contract import Capabilities, Endpoint
-from disco.endpoints.openai_api.account import Account, account_of, names_deployments, present_account
 from disco.endpoints.openai_api.answer_limit import AnswerLimits
 from disco.endpoints.openai_api.api_attempt import ServerAttempt
 from disco.endpoints.openai_api.connectivity import connects_directly, has_route
 from disco.endpoints.openai_api.logprobs_request import LogprobsSupport
+from disco.endpoints.openai_api.refused.account import Account, account_of, names_deployments, present_account
 from disco.endpoints.published_ttft import PublishedTtft, Told, ask_ttft
 from disco.request import Prefix, Request
 

@@ -18,8 +18,8 @@ from urllib.parse import quote
 import httpx2
 import openai
 
-from disco.endpoints.openai_api.account import account_sent
-from disco.endpoints.openai_api.whose_fault import kind_of_refusal
+from disco.endpoints.openai_api.refused.account import account_sent
+from disco.endpoints.openai_api.refused.whose_fault import kind_of_refusal
 from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError
 
 __all__ = [

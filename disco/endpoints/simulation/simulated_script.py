@@ -171,9 +171,7 @@ def simulated_failure(
             error = status(openai.InternalServerError, 503)
         case FailureKind.ACCOUNT:
             error = status(openai.AuthenticationError, 401)
-        case FailureKind.MODEL:
-            error = status(openai.NotFoundError, 404)
-        case FailureKind.BAD_REQUEST | FailureKind.CONTENT_FILTER | FailureKind.UNSERVED:
+        case FailureKind.BAD_REQUEST | FailureKind.CONTENT_FILTER | FailureKind.UNSERVED | FailureKind.MODEL:
             error = status(openai.BadRequestError, 400)
         case FailureKind.CONTEXT_LENGTH:
             error = ContextLengthError(f"The prompt is longer than the context of endpoint {endpoint!r}.")

@@ -10,7 +10,7 @@ from disco.candidate import PromptSize, Reach
 from disco.endpoints.contract import Capabilities, Endpoint
 from disco.endpoints.drafter import Drafter
 from disco.endpoints.openai_api import OpenAIEndpoint
-from disco.endpoints.openai_api.account import Account
+from disco.endpoints.openai_api.refused.account import Account
 from disco.endpoints.speculative.pairing import Pairing
 from disco.endpoints.speculative.rounds_run import Verifier
 from disco.endpoints.speculative.speculative_attempt import SpeculativeAttempt, VerifierOf

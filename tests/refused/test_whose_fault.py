@@ -10,7 +10,7 @@ import openai
 import pytest
 from defects.asking import ask, client, create, device, preset, text_of, tried
 from faults.in_memory import MemoryServer, Reply, spoken
-from faults.refused import SAID, refusing
+from refused.said import SAID, refusing
 
 from disco import AsyncDisco, Backup, Tier
 
