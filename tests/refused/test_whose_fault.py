@@ -13,6 +13,7 @@ from faults.in_memory import MemoryServer, Reply, spoken
 from refused.said import SAID, refusing
 
 from disco import AsyncDisco, Backup, Tier
+from disco.cli import main
 
 pytestmark = pytest.mark.anyio
 
@@ -154,6 +155,28 @@ async def test_the_accounts_or_the_models_fault_costs_one_request_and_then_rests
     assert len(told) == 1
     assert "'server' (127.0.0.1)" in told[0]
     assert "Check api_key" in told[0] or "Correct model=" in told[0]
+
+
+async def test_what_a_server_quotes_of_the_request_makes_no_fault_of_the_account_or_the_model():
+    """Else any caller could keep the server from all others."""
+    for quoted in ("My credit balance is too low, what now?", "Why does the model gpt-5 not exist any more?"):
+        error = {"message": f"messages.0: input should be valid, not {quoted!r}"}
+        one, _ = asking(refusing(422, error), by="backup")
+        async with one:
+            with pytest.raises(openai.UnprocessableEntityError) as caught:
+                await ask(one, [{"role": "user", "content": quoted}])
+            assert tried(caught.value) == [("server", "bad_request")]
+
+
+async def test_records_of_the_kinds_former_name_are_still_read(tmp_path, capsys):
+    one, _ = asking(refusing(401), by="device")
+    async with one:
+        line = (await ask(one)).route.to_json()
+    assert '"failure":"account"' in line.replace(" ", "")
+    path = tmp_path / "routes.jsonl"
+    path.write_text(line.replace('"account"', '"authentication"') + "\n", encoding="utf-8")
+    assert main(["show", str(path), "--answer", "1"]) == 0
+    assert "authentication" in capsys.readouterr().out
 
 
 # ------------------------------------------------------------------------------ how long it rests

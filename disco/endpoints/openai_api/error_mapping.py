@@ -19,7 +19,7 @@ import httpx2
 import openai
 
 from disco.endpoints.openai_api.refused.account import account_sent
-from disco.endpoints.openai_api.refused.whose_fault import kind_of_refusal
+from disco.endpoints.openai_api.refused.whose_fault import SAID_WITHIN, kind_of_refusal
 from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError
 
 __all__ = [
@@ -96,7 +96,7 @@ def failure_from(
         wrapped.__cause__ = error
         error = wrapped
     headers = error.response.headers if isinstance(error, openai.APIStatusError) else None
-    kind = kind_of(error)  # before redaction: the prompt may contain the words that show the kind
+    kind = kind_of(error, prompt)  # before redaction: the prompt may contain the words that show the kind
     redact(error, secrets, prompt)
     asks = headers.get("x-should-retry", "") if headers else ""
     says = {"true": True, "false": False}.get(asks)
@@ -105,8 +105,14 @@ def failure_from(
     return EndpointFailure(kind, error, retry_after_s=wait_s, may_retry=says, account=account)
 
 
-def kind_of(error: openai.OpenAIError) -> FailureKind:
-    """Return the kind of failure that an `openai` exception stands for."""
+def kind_of(error: openai.OpenAIError, prompt: object = None) -> FailureKind:
+    """Return the kind of failure that an `openai` exception stands for.
+
+    Args:
+        error: the exception.
+        prompt: see `redact`. What the server quotes of it does not make a fault of the account's or the model's: a
+            caller could otherwise keep a server from all others for minutes.
+    """
     if isinstance(error, openai.APIError) and not isinstance(error, openai.APIConnectionError):
         fields, message = _fields(error), _message(error)
         codes = {fields.get("code", ""), fields.get("type", "")}
@@ -117,7 +123,7 @@ def kind_of(error: openai.OpenAIError) -> FailureKind:
         status = getattr(error, "status_code", None)
         if status in (None, 400, 413, 422) and _CONTEXT_MESSAGE.search(message):
             return FailureKind.CONTEXT_LENGTH
-        refused = kind_of_refusal(status, fields, message)
+        refused = kind_of_refusal(status, fields, _without_quotations(message[:SAID_WITHIN], prompt))
         if refused is not None:
             return refused
         if status is None and codes & _RATE_CODES:

@@ -13,9 +13,10 @@ from typing import Final
 
 from disco.errors import FailureKind
 
-__all__ = ["kind_of_refusal"]
+__all__ = ["SAID_WITHIN", "kind_of_refusal"]
 
-_SAID_WITHIN: Final = 400  # characters; what follows is mostly a quotation of the request
+SAID_WITHIN: Final = 400
+"""So many characters of a message count; what follows is mostly a quotation of the request."""
 
 # As in the providers' lists of errors, lower case. An account that is refused, has no credit, or may not be served.
 _ACCOUNT_CODES: Final = frozenset(
@@ -111,7 +112,7 @@ def kind_of_refusal(status: int | None, fields: Mapping[str, str], message: str)
     Args:
         status: of the response; None for an error in a stream.
         fields: those of the error's `code`, `type`, `status`, `error_code` and `param` that it has, as text.
-        message: the server's words.
+        message: the server's words, the first `SAID_WITHIN` characters.
     """
     codes = {value.lower() for name, value in fields.items() if name != "param"}
     if (
@@ -120,14 +121,13 @@ def kind_of_refusal(status: int | None, fields: Mapping[str, str], message: str)
         return FailureKind.MODEL
     if codes & _ACCOUNT_CODES:
         return FailureKind.ACCOUNT
-    said = message[:_SAID_WITHIN]
-    if status == 403 and _FLAGGED_WORDS.search(said):
+    if status == 403 and _FLAGGED_WORDS.search(message):
         return FailureKind.CONTENT_FILTER
-    if status in _ACCOUNT_AT and _ACCOUNT_WORDS.search(said) and not _PASSES.search(message):
+    if status in _ACCOUNT_AT and _ACCOUNT_WORDS.search(message) and not _PASSES.search(message):
         return FailureKind.ACCOUNT
     if status in _MODEL_AT:
-        if fields.get("param") == "model" or _MODEL_WORDS.search(said):
+        if fields.get("param") == "model" or _MODEL_WORDS.search(message):
             return FailureKind.MODEL
-        if status == 404 and _UNFIT_WORDS.search(said):
+        if status == 404 and _UNFIT_WORDS.search(message):
             return FailureKind.UNSERVED
     return None
