@@ -15,6 +15,9 @@ openai.OpenAIError
     ├── IncompleteAnswerError     a server ended without a finish reason (also openai.APIConnectionError)
     └── AnswerTimeoutError        one of the four clocks ran out (also openai.APITimeoutError)
 
+UserWarning
+└── DiscoWarning                  a fault that the answers hide; shown where the application has set up no logging
+
 An error that a server itself caused (401, 429, a reset connection, ...) is raised as the `openai` exception that the
 SDK made of it, with its type unchanged. When text had already been delivered, that text and the route record are
 attributes of the raised exception, `partial_text` and `route` (see `attach_evidence`). They are never part of its
@@ -27,7 +30,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from enum import StrEnum
 from typing import Any
 
@@ -40,6 +43,7 @@ __all__ = [
     "ConfigurationError",
     "ContextLengthError",
     "DiscoError",
+    "DiscoWarning",
     "EndpointFailure",
     "FailureKind",
     "IncompleteAnswerError",
@@ -51,6 +55,10 @@ __all__ = [
     "attach_evidence",
     "nearest",
 ]
+
+
+class DiscoWarning(UserWarning):
+    """Something that a person should look at, while the answers go on. See `disco.telemetry.notices`."""
 
 
 class DiscoError(openai.OpenAIError):
@@ -142,12 +150,13 @@ class FailureKind(StrEnum):
     STALLED = "stalled"  # the gap between two chunks took longer than allowed
     RATE_LIMIT = "rate_limit"  # 429
     SERVER = "server"  # 408, 409, 5xx, error object in the stream
-    GARBAGE = "garbage"  # a reply outside the protocol: HTML, broken JSON
+    GARBAGE = "garbage"  # a reply outside the protocol: HTML, broken JSON, a status that no such API gives
     INCOMPLETE = "incomplete"  # end without a finish reason
     SEAM = "seam"  # a continuation did not continue exactly at the cut
     CRASHED = "crashed"  # the local worker or its model failed
-    AUTHENTICATION = "authentication"  # 401, 403: this server refuses this key
-    BAD_REQUEST = "bad_request"  # 400, 404, 422: the same request would fail again
+    ACCOUNT = "account"  # this server refuses this key, or its account has no credit: 401, 402, 403, ...
+    MODEL = "model"  # this server has no such model, or not for this key
+    BAD_REQUEST = "bad_request"  # 400, 422: every endpoint would refuse the same request
     CONTEXT_LENGTH = "context_length"  # prompt too long for this endpoint
     CONTENT_FILTER = "content_filter"  # refused for its content
     BUDGET = "budget"  # the user's budget does not allow the start, or more of the answer
@@ -159,7 +168,7 @@ class FailureKind(StrEnum):
         return self in _CALLERS_FAULT
 
 
-# A wrong key is not among these: it is wrong for one server, and another server or the device may serve the request.
+# A wrong key or model is not among these: it is wrong for one server, and another endpoint may serve the request.
 _CALLERS_FAULT = frozenset({FailureKind.BAD_REQUEST, FailureKind.CONTENT_FILTER})
 
 
@@ -172,6 +181,7 @@ class EndpointFailure(Exception):
         retry_after_s: the server's Retry-After, where it sent one. With SEAM, 0: the target began its text in another
             way than it was told to, and may be asked once more.
         may_retry: whether the server says that the request may be sent again (`x-should-retry`); None: it says nothing.
+        account: whose account was refused, where the kind is ACCOUNT or MODEL; it holds no key in a readable form.
     """
 
     def __init__(
@@ -181,12 +191,14 @@ class EndpointFailure(Exception):
         *,
         retry_after_s: float | None = None,
         may_retry: bool | None = None,
+        account: Hashable = None,
     ) -> None:
         super().__init__(kind.value)
         self.kind = kind
         self.error = error
         self.retry_after_s = retry_after_s
         self.may_retry = may_retry
+        self.account = account
 
 
 def attach_evidence(error: Exception, *, partial_text: str, route: Any) -> Exception:

@@ -25,6 +25,7 @@ SHARED = (
     "_moved",
     "_needs",
     "errors",
+    "notices",
     "_plugins",
     "request",
     "rates",

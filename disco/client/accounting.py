@@ -9,6 +9,7 @@ import anyio
 
 from disco.client.answer_judging import Judging
 from disco.client.background_probes import BackgroundProbes
+from disco.client.endpoint_catalog.observed.refusals import Refusals
 from disco.client.endpoint_catalog.observed.statistics import EndpointStatistics, Statistics
 from disco.client.live_driver import LiveSession
 from disco.client.shadow.shadow_answer import ShadowAnswer
@@ -16,11 +17,10 @@ from disco.cost.budget_reservation import BudgetReservation
 from disco.dispatch import Dispatcher
 from disco.dispatch.breakers.endpoint_health import HealthWatch
 from disco.endpoints.contract import Endpoint
-from disco.errors import FailureKind
 from disco.session.machine import Session
 from disco.session.records.billing import settle_accounts
 from disco.session.records.record_writer import make_record
-from disco.telemetry.log_lines import LOG, log_failure
+from disco.telemetry.log_lines import log_failure
 from disco.telemetry.reporter import AnswerReport
 
 __all__ = ["Accounting"]
@@ -34,7 +34,7 @@ class Accounting:
         watch, reservation, report: those of this answer.
         statistics: those of the client.
         endpoints: what is known about the endpoints that took part, by endpoint name.
-        refused: the servers whose refusal of the API key was logged. Mutable.
+        refusals: what servers refuse until a person does something.
         dispatcher: planned the request, under its preset.
         judging: the judge of the client's answers.
         created_s: when the request came, Unix time in seconds.
@@ -55,7 +55,7 @@ class Accounting:
         report: AnswerReport,
         statistics: Statistics,
         endpoints: Mapping[str, EndpointStatistics],
-        refused: set[object],
+        refusals: Refusals,
         dispatcher: Dispatcher,
         judging: Judging,
         created_s: float,
@@ -72,7 +72,7 @@ class Accounting:
         self._report = report
         self._statistics = statistics
         self._endpoints = endpoints
-        self._refused = refused
+        self._refusals = refusals
         self._dispatcher, self._preset = dispatcher, dispatcher.preset
         self._judging = judging
         self._created_s = created_s
@@ -92,7 +92,8 @@ class Accounting:
         self._watch.close()
         if self._reservation is not None:
             self._reservation.close(anyio.current_time())
-        self._warn_of_refused_keys(session)
+        if live.error is None:  # else the error says it
+            self._refusals.after(session, self._watch, self._members, self._model)
         for state in session.attempts:
             if state.failure is not None:
                 log_failure(state.candidate.name, state.failure)
@@ -121,16 +122,3 @@ class Accounting:
             self._probes.after(session, self._members, self._model)
         self._told()
         self._on_end()
-
-    def _warn_of_refused_keys(self, session: Session) -> None:
-        """Warn once per server that it refuses its key. Other endpoints answer, which would hide the fault."""
-        for state in session.attempts:
-            if state.failure is FailureKind.AUTHENTICATION:
-                key, _ = self._watch.keys[state.candidate.name]
-                if key not in self._refused:
-                    self._refused.add(key)
-                    LOG.warning(
-                        "Endpoint %r refuses its key (401 or 403). Other endpoints, if any, answer in its place. "
-                        "Check api_key and base_url.",
-                        state.candidate.name,
-                    )

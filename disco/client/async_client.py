@@ -63,8 +63,9 @@ class AsyncRouting(RoutedClient):
     async def warm_up(self, model: str | None = None) -> None:
         """Load the local model, open the connection and find out how the server continues, all at once.
 
-        Does not raise when the server or a tier is unreachable: the first request will report it, or use another
-        endpoint. No endpoint is contacted that the preset or `default_options` put out of reach.
+        Does not raise when the server or a tier is unreachable, refuses its key or does not list the model: a warning
+        says the latter two, and the first request will raise it, or use another endpoint. No endpoint is contacted that
+        the preset or `default_options` put out of reach.
 
         Args:
             model: the server's model to probe under `continuation="auto"` (one short request). None: the probe is

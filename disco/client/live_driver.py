@@ -30,6 +30,7 @@ from disco.session.effects import (
     ResumeAttempt,
     StartAttempt,
 )
+from disco.session.failed_answer import explained
 from disco.session.machine import Session
 from disco.session.records.route_record import RouteRecord
 
@@ -249,7 +250,7 @@ class LiveSession:
             elif type(effect) is Finish:
                 self._close(None)
             elif type(effect) is Fail:
-                self._close(effect.error)
+                self._close(explained(effect.error, self.session, self._endpoints))
         if self.session.wake_at < self._timer_at:
             self._poke.set()
 

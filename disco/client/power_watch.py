@@ -21,9 +21,9 @@ from disco.dispatch.power.power_rule import PowerState, power_of, step
 from disco.dispatch.power.power_section import PowerSection
 from disco.endpoints.background_tasks import BackgroundTasks
 from disco.errors import ConfigurationError
+from disco.notices import warn
 from disco.plan import Power
 from disco.power import UNKNOWN, MachineSensors, PowerReadings, Sensors, has_sensors
-from disco.telemetry.log_lines import LOG
 
 __all__ = ["EVERY_S", "OLD_S", "WAIT_S", "PowerSource", "PowerWatch"]
 
@@ -146,7 +146,7 @@ class PowerWatch:
             readings = UNKNOWN
             if not self._has_failed:
                 self._has_failed = True
-                LOG.warning("The state of this machine cannot be read: %s.", type(error).__name__)
+                warn(f"The state of this machine cannot be read: {type(error).__name__}.")
         if not self._knows_own_load():
             readings = replace(readings, load_share=None)
         self._readings, self._read_at = readings, self._now()

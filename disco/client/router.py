@@ -22,6 +22,7 @@ from disco.client.endpoint_catalog.catalog import CatalogEntry, EndpointCatalog
 from disco.client.endpoint_catalog.client_endpoints import AnyTier, ClientEndpoints, Hosting
 from disco.client.endpoint_catalog.dispatchers import Dispatchers
 from disco.client.endpoint_catalog.local_servers import LocalServer
+from disco.client.endpoint_catalog.observed.refusals import Refusals
 from disco.client.endpoint_catalog.observed.statistics import PlannedStarts
 from disco.client.endpoint_catalog.observed.told_ttft import ToldTtft
 from disco.client.endpoint_catalog.pairs import Speculate, drafting_of, questions
@@ -38,7 +39,7 @@ from disco.cost.budget_limiter import BudgetLimiter
 from disco.cost.budget_reservation import BudgetReservation
 from disco.cost.token_bounds import most_prompt_tokens
 from disco.dispatch import Features, Preset, features_of, load_preset
-from disco.dispatch.breakers.endpoint_health import Health
+from disco.dispatch.breakers.endpoint_health import Health, HealthWatch
 from disco.dispatch.eligibility import is_within
 from disco.dispatch.presets import with_limits
 from disco.endpoints.background_tasks import BackgroundTasks
@@ -61,8 +62,7 @@ __all__ = ["Router"]
 class Router:
     """Plans and starts the sessions of one client and of its copies.
 
-    Mutable: `catalog`, `health`, `judging`, the two caches, `limiter`, `_refused` (servers whose refusal of the key was
-    logged).
+    Mutable: `catalog`, `health`, `judging`, the two caches, `limiter`.
 
     Attributes:
         local: the local endpoint; None if there is none.
@@ -113,13 +113,13 @@ class Router:
         path = None if self.database is None else self.database.path
         self.limiter: BudgetLimiter = limiter_of(path) if beside is None else beside.limiter
         self.judging = Judging(store := store_in(self.database, store_of(histories)))
-        self._refused: set[object] = set()
         self._dispatchers = Dispatchers(self.catalog, np.random.default_rng(seed))
         self._shadow = None if shadow is None else Shadow(shadow, budget, self.catalog, seed=seed)
         self._host = BackgroundTasks()
         parts = self.statistics, self.health, self.judging.book, self._host
         self.learnt = LearntState(self.database, store, *parts, on_news=self._refit)
         self._probes = BackgroundProbes(self._host)
+        self._refusals = Refusals(lambda: self.health, self._host)
         self.power = PowerWatch(power, self._host, knows_own_load=lambda: self.endpoints.runs_here)
         self._told = ToldTtft(self.catalog, self._host, on_told=self._refit)
         # Records of direct answers are written in the application's threads, also by destructors.
@@ -276,7 +276,7 @@ class Router:
         candidates = [
             self.catalog.candidate(m, model, preset, can, power) for m, can in zip(members, able, strict=True)
         ]
-        watch = self.health.watch({m.name: m.identity for m in members}, model)
+        watch = self.watch(members, model, request.extra_headers)
         reservation = self._reservation(preset, request, features, candidates, created_s - now)
         view = PlanningView(
             candidates=candidates,
@@ -307,7 +307,7 @@ class Router:
             report=report,
             statistics=self.statistics,
             endpoints=known,
-            refused=self._refused,
+            refusals=self._refusals,
             dispatcher=view.dispatcher,
             judging=self.judging,
             created_s=created_s,
@@ -333,7 +333,14 @@ class Router:
             beside.plan()  # now that the real attempts are under way
         for ask in questions(m.endpoint for m in within):
             self._host.start_soon(ask)
+        self._refusals.look_again(within, watch, now)
         return live
+
+    def watch(
+        self, members: Sequence[CatalogEntry], model: str, extra_headers: Mapping[str, Any] | None = None
+    ) -> HealthWatch:
+        """Return what a request that names `model` sees of the endpoints' breakers; its headers may hold a key."""
+        return self.health.watch({m.name: m.as_asked(model, extra_headers) for m in members})
 
     async def warm_up(
         self, server: OpenAIEndpoint | None, model: str | None, options: RequestOptions = NO_OPTIONS
@@ -344,6 +351,7 @@ class Router:
         await self.power.look(self._preset(options).power)  # its first readings take longer than later ones
         await self.learnt.warm_up(members, model)
         await self.endpoints.warm_up(server, model, reach, drafting)
+        self._refusals.after_warm_up([m for m in members if is_within(m.endpoint.reach, reach)], model)
         await self._told.ask_all(members, model, reach)
 
     async def aclose(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 import os
 import tempfile
@@ -15,10 +14,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from disco.errors import ConfigurationError
+from disco.notices import warn
 
 __all__ = ["FileStore", "HistoryKey", "HistoryStore", "StoredHistory", "store_of"]
 
-_log = logging.getLogger("disco")
 _VERSION = 1
 _MOST_BYTES = 256 * 2**20  # a file beyond this is not one of ours
 
@@ -112,10 +111,9 @@ class FileStore:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            _log.warning(
-                "%s cannot be read as histories of scores. Judging begins without them, and saves none. Delete the "
-                "file, or give another path.",
-                self.path,
+            warn(
+                f"{self.path} cannot be read as histories of scores. Judging begins without them, and saves none. "
+                "Delete the file, or give another path."
             )
             return None
 
@@ -144,11 +142,10 @@ class FileStore:
                 os.unlink(name)  # noqa: PTH108
                 raise
         except (OSError, ValueError) as error:
-            _log.warning(
-                "The histories of scores could not be written to %s (%s). They end with the client. Make the file "
-                "writable, or give another path.",
-                self.path,
-                getattr(error, "strerror", None) or type(error).__name__,
+            why = getattr(error, "strerror", None) or type(error).__name__
+            warn(
+                f"The histories of scores could not be written to {self.path} ({why}). They end with the client. Make "
+                "the file writable, or give another path."
             )
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import logging
 import os
 import sqlite3
 import threading
@@ -27,6 +26,7 @@ from typing import Final, Literal, TypeVar
 import platformdirs
 
 from disco.errors import ConfigurationError
+from disco.notices import warn
 from disco.state.file_faults import (
     NotOursError,
     content_at,
@@ -43,7 +43,6 @@ from disco.state.write_queue import WriteQueue
 
 __all__ = ["BUSY_S", "Database", "Work", "database_of", "state_path"]
 
-_log = logging.getLogger("disco")
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
@@ -286,13 +285,10 @@ class Database:
             return  # once for each file
         _warned.add(self.path)
         why, remedy = why_and_remedy(error, self.path)
-        _log.warning(
-            "The state file %s cannot be used (%s). disco goes on without it: what is learnt and spent now counts in "
-            "this process only. %s, or give another path, with state=... or the variable %s.",
-            self.path,
-            why,
-            remedy,
-            _VARIABLE,
+        warn(
+            f"The state file {self.path} cannot be used ({why}). disco goes on without it: what is learnt and spent "
+            f"now counts in this process only. {remedy}, or give another path, with state=... or the variable "
+            f"{_VARIABLE}."
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import threading
 from pathlib import Path
@@ -11,13 +10,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from disco.errors import ConfigurationError
+from disco.notices import warn
 
 if TYPE_CHECKING:
     from disco.session.records.route_record import RouteRecord
 
 __all__ = ["RouteLog"]
 
-log = logging.getLogger("disco")
 
 # Readable by the owner only: even without text, the records tell who asked which endpoint how often and when.
 _MODE = 0o600
@@ -77,10 +76,10 @@ class RouteLog:
             self.failed += 1
             if not self._warned:
                 self._warned = True
-                log.warning(
-                    "Route records cannot be written to %s (%s). This warning is given only once.",
-                    self.path,
-                    getattr(error, "strerror", None) or type(error).__name__,
+                why = getattr(error, "strerror", None) or type(error).__name__
+                warn(
+                    f"Route records cannot be written to {self.path} ({why}). Make room, or give another path. This "
+                    "warning is given only once."
                 )
 
     def close(self) -> None:

@@ -186,11 +186,13 @@ async def test_a_server_without_responses_is_asked_by_chat_and_not_by_responses_
     assert paths == ["/responses", "/chat/completions", "/chat/completions"]
 
 
-@pytest.mark.parametrize("reply", [Reply(status=404), Reply(status=400)])
-async def test_a_refused_request_raises_what_the_sdk_raises(reply):
-    _, one = asking(reply)
+@pytest.mark.parametrize("status", [422, 400])
+async def test_a_refused_request_raises_what_the_sdk_raises(status):
+    _, one = asking(Reply(status=status))
     async with one:
-        with pytest.raises(openai.NotFoundError if reply.status == 404 else openai.BadRequestError) as caught:
+        with pytest.raises(
+            openai.BadRequestError if status == 400 else openai.UnprocessableEntityError
+        ) as caught:
             await one.responses.create(**ASKED)
     assert caught.value.request.url.path == "/v1/responses"
 

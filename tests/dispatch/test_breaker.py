@@ -7,13 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from disco.dispatch.breakers.circuit_breaker import Breaker, BreakerConfig
-from disco.dispatch.breakers.endpoint_health import Health
+from disco.dispatch.breakers.endpoint_health import Asked, Health
 from disco.errors import EndpointFailure, FailureKind
-from disco.plan import CoolDown
+from disco.plan import CoolDown, Plan, Start
 
 P = BreakerConfig()
 SILENT = ("seam", "unserved")  # say nothing about the endpoint
-REFUSALS = ("authentication", "bad_request", "content_filter", "context_length")
+REFUSALS = ("bad_request", "content_filter", "context_length")
+AT_ONCE = ("rate_limit", "account", "model")
 COUNTED = ("connection", "timeout", "stalled", "server", "garbage", "incomplete", "crashed")
 
 
@@ -27,7 +28,7 @@ def test_refusals_silence_hiccups_and_old_failures_do_not_open_it():
         breaker, times = Breaker(), [0.0] if kind in COUNTED else [n * 0.1 for n in range(50)]
         for at in times:
             fail(breaker, at, kind)
-        assert breaker.state(times[-1]) == ("open" if kind == "rate_limit" else "closed"), kind
+        assert breaker.state(times[-1]) == ("open" if kind in AT_ONCE else "closed"), kind
     breaker = Breaker()
     for n in range(20):
         fail(breaker, n * P.window_s / 2)
@@ -38,7 +39,7 @@ def test_refusals_silence_hiccups_and_old_failures_do_not_open_it():
     assert breaker.state(5.0) == "closed"  # a clock that went back belongs to another loop
 
 
-kinds = st.sampled_from([*COUNTED, *REFUSALS, *SILENT, "rate_limit", "stopped", "overdue", None])
+kinds = st.sampled_from([*COUNTED, *REFUSALS, *SILENT, *AT_ONCE, "stopped", "overdue", None])
 retry_afters = st.none() | st.floats(0.0, 300.0)
 steps = st.lists(
     st.tuples(st.floats(0.0, 20.0), kinds, retry_afters, st.booleans(), st.floats(0.0, 40.0)), max_size=100
@@ -63,9 +64,10 @@ def test_whatever_the_pattern_it_does_not_flap_and_one_probe_is_always_next(sequ
         else:
             fail(breaker, now, kind, started_at=now - took_s, retry_after_s=retry_after_s)
         if breaker._opened_at is not None and breaker._opened_at != before:
-            asked = kind == "rate_limit" and retry_after_s is not None
+            asked = kind in AT_ONCE and retry_after_s is not None
             openings.append((now, not asked))
-            asked_until = now + retry_after_s if asked else asked_until
+            rest_s = retry_after_s if asked else 0.0
+            asked_until = max(now + rest_s, asked_until)
         if now < asked_until - 1e-6:  # a server that asks to be left alone is left alone
             assert breaker.state(now) == "open"
             assert breaker.claim(now) is None
@@ -78,7 +80,7 @@ def test_whatever_the_pattern_it_does_not_flap_and_one_probe_is_always_next(sequ
     for first in own:
         row = [at for at in own if first <= at < first + P.healthy_s]
         assert len(row) <= math.log2(P.healthy_s / P.absent_s + 1) + 1
-    assert breaker.state(now + 301.0 + P.longest_s + P.probe_s) in ("closed", "half_open")
+    assert breaker.state(now + 301.0 + P.longest_refused_s + P.probe_s) in ("closed", "half_open")
 
 
 def test_a_rate_limit_is_one_models_a_dead_server_dead_for_all_and_another_under_its_name_another():
@@ -86,8 +88,8 @@ def test_a_rate_limit_is_one_models_a_dead_server_dead_for_all_and_another_under
         return EndpointFailure(FailureKind(kind), RuntimeError(), retry_after_s=retry_after_s)
 
     health = Health()
-    small, large = (health.watch({"s": "address"}, model) for model in ("small", "large"))
-    elsewhere = health.watch({"s": "there"}, "large")
+    small, large = (health.watch({"s": Asked("address", model)}) for model in ("small", "large"))
+    elsewhere = health.watch({"s": Asked("there", "large")})
     small.failed("s", failure("rate_limit", 20.0), 0.0, 0.0)
     assert small.look(1.0)[0]["s"] == CoolDown("s", "rate_limit", "rate_limit", 1, 19.0)
     assert large.look(1.0) == ({}, set())
@@ -95,3 +97,31 @@ def test_a_rate_limit_is_one_models_a_dead_server_dead_for_all_and_another_under
         large.failed("s", failure("connection"), 1.0, 1.0)
     assert large.look(1.0)[0]["s"].reason == small.look(2.0)[0]["s"].reason == "failures"
     assert elsewhere.look(1.0) == ({}, set())
+
+
+def test_a_refused_account_rests_for_every_model_and_a_missing_model_alone_and_neither_for_another_key():
+    """Five minutes at first, twice as long after each probe that fails, an hour at most."""
+    for kind, shared in (("account", True), ("model", False)):
+        health, failure = Health(), EndpointFailure(FailureKind(kind), RuntimeError())
+        watch = health.watch({"s": Asked("address", "small", "key")})
+        now, rests = 0.0, []
+        for _ in range(6):
+            watch.claim(Plan((Start("s"),)), now)
+            watch.failed("s", failure, now, now)
+            (rest,) = watch.look(now)[0].values()
+            assert (rest.reason, rest.failure) == ("failures", kind)
+            rests.append(rest.for_s)
+            now += rest.for_s
+            assert watch.look(now - 0.001)[0]
+            assert watch.look(now) == ({}, {"s"})
+        assert rests == [300.0, 600.0, 1200.0, 2400.0, 3600.0, 3600.0]
+        other_model = health.watch({"s": Asked("address", "large", "key")})
+        assert bool(other_model.look(now - 1.0)[0]) == shared
+        for asked in (
+            Asked("address", "small", "other key"),
+            Asked("address", "small"),
+            Asked("there", "small"),
+        ):
+            assert health.watch({"s": asked}).look(now - 1.0) == ({}, set())
+        watch.answered("s", now, now)
+        assert watch.look(now) == ({}, set())

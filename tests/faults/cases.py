@@ -61,8 +61,11 @@ def _cases() -> Iterator[tuple[FailureKind | None, list[Fault]]]:
     yield F.RATE_LIMIT, [Fault(K.ERROR, M.MIDDLE, body=_BUSY), refusal(429)]
     yield F.RATE_LIMIT, [refusal(429, headers=headers) for headers in _IN_3_S]
     yield F.CONTEXT_LENGTH, [refusal(413), refusal(400, "context_length_exceeded")]
-    yield F.AUTHENTICATION, [refusal(401, "invalid_api_key"), refusal(403)]
-    yield F.BAD_REQUEST, [refusal(400), refusal(404, "model_not_found"), refusal(422)]
+    yield F.ACCOUNT, [refusal(401, "invalid_api_key"), refusal(402), refusal(403), refusal(451)]
+    yield F.ACCOUNT, [refusal(429, "insufficient_quota"), refusal(400, "billing_hard_limit_reached")]
+    yield F.MODEL, [refusal(404, "model_not_found"), refusal(400, "model_decommissioned")]
+    yield F.GARBAGE, [refusal(404), refusal(405), refusal(498)]
+    yield F.BAD_REQUEST, [refusal(400), refusal(422)]
     yield F.CONTENT_FILTER, [refusal(400, "content_filter")]
     yield F.INCOMPLETE, [Fault(K.END, moment) for moment in _IN_AN_ANSWER]
     yield F.INCOMPLETE, [Fault(K.END, M.MIDDLE, cut=Cut.LINE), Fault(K.END, M.MIDDLE, **in_a_character)]
@@ -82,7 +85,7 @@ FINE = [case for case in CASES if case.failure is None]
 OF_THE_CALLER = [case for case in CASES if case.failure in (F.BAD_REQUEST, F.CONTENT_FILTER)]
 FAILING = [case for case in CASES if case not in FINE and case not in OF_THE_CALLER]
 # What would be the same again is not asked again.
-RETRIED = [c for c in FAILING if c.failure not in (F.AUTHENTICATION, F.CONTEXT_LENGTH, F.GARBAGE)]
+RETRIED = [c for c in FAILING if c.failure not in (F.ACCOUNT, F.MODEL, F.CONTEXT_LENGTH, F.GARBAGE)]
 # What a socket must show that memory could get wrong.
 ON_SOCKETS = [
     Case(Fault(K.REFUSE, M.CONNECT), F.CONNECTION),

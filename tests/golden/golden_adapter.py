@@ -20,7 +20,7 @@ from disco.cost.budget_limiter import BudgetLimiter
 from disco.cost.budget_reservation import BudgetReservation
 from disco.dispatch import Candidate, Dispatcher, Features, load_preset
 from disco.dispatch.breakers.circuit_breaker import BreakerConfig
-from disco.dispatch.breakers.endpoint_health import Health
+from disco.dispatch.breakers.endpoint_health import Asked, Health
 from disco.dispatch.presets import with_limits
 from disco.dispatch.within_budget import within_budget
 from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile, script
@@ -195,7 +195,7 @@ class Episode:
             may_migrate=not ask.tools,
         )
         served = {s.name: None if s.serves_tools else frozenset[str]() for s in sides.values()}
-        watch = self.health.watch({name: name for name in sides}, "m")
+        watch = self.health.watch({name: Asked(name, "m") for name in sides})
         reservation: BudgetReservation | None = None
         try:
             resting, probing = watch.look(at, [name for name in sides if ask.is_offline(name)])

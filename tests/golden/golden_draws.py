@@ -24,7 +24,7 @@ KINDS = {
     "device": ("crashed", "incomplete", "connection"),
     "server": (
         *("connection", "server", "rate_limit", "incomplete", "garbage"),
-        *("authentication", "bad_request"),
+        *("account", "bad_request"),
     ),
     "backup": ("server", "connection", "incomplete"),
 }
@@ -259,7 +259,7 @@ def draw_fault(name: str, rng: np.random.Generator, kind: str | None) -> dict[st
     if moment < 0.15:  # it goes on writing after a silence, some of them slowly
         kind, silence_s = None, float(rng.choice([0.5, 3.0, math.inf]))
         more = {"gap_s": 0.2 if rng.random() < 0.3 else None}
-    elif kind in ("rate_limit", "authentication", "bad_request"):
+    elif kind in ("rate_limit", "account", "bad_request"):
         after_tokens, more = 0, {"at_once": True}
         if kind == "rate_limit" and rng.random() < 0.7:
             more["retry_after_s"] = float(rng.choice([2.0, 20.0]))

@@ -187,7 +187,7 @@ WRONG_KEY = answer(b'{"error":{"message":"Wrong key sk-wrong-key."}}', status="4
 REFUSED = answer(b'{"error":{"message":"m does not support thinking"}}', status="400 Bad Request")
 FAILURES = {
     "broken": ([MODELS, BROKEN], FailureKind.CONNECTION),
-    "key": ([WRONG_KEY], FailureKind.AUTHENTICATION),
+    "key": ([WRONG_KEY], FailureKind.ACCOUNT),
     "refused": ([MODELS, REFUSED], FailureKind.UNSERVED),  # another may take it
     "ollama later": (Ollama(KnownText(TEXT, fail_at=4)), FailureKind.INCOMPLETE),  # ends as if it were whole
     "ollama at once": (Ollama(KnownText(TEXT, fail_at=0)), FailureKind.SERVER),

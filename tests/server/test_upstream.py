@@ -232,7 +232,7 @@ CUT = "refused in mid-answer, with 502 (connection_failed)"
 @pytest.mark.parametrize(
     ("script", "with_device", "more", "says"),
     [
-        ("401 Unauthorized", True, {}, {FAILED + "authentication", "refuses its key"}),
+        ("401 Unauthorized", True, {}, {FAILED + "account", "refuses its key"}),
         ("500 Oops", True, {}, {FAILED + "server"}),
         ("500 Oops", False, {}, {FAILED + "server", REFUSED + "500 (InternalServerError)"}),
         ("503 Busy", False, {"n": 2}, {FAILED + "server", REFUSED + "503 (InternalServerError)"}),

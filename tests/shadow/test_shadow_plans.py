@@ -152,7 +152,7 @@ async def test_a_half_open_breaker_is_not_claimed_and_a_cool_down_is_seen():
         for _ in range(4):
             await ask(one)
         assert (await ask(one)).route.shadow.deprioritised == ()
-        watch = one.router.health.watch({"server": ("server", one.server.address)}, "gpt-4o-mini")
+        watch = one.router.watch(one.router.endpoints.members(one.server), "gpt-4o-mini")
         now = anyio.current_time()
         for _ in range(8):
             watch.failed("server", EndpointFailure(FailureKind.SERVER, RuntimeError()), now, now)

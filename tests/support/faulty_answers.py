@@ -93,7 +93,7 @@ BEFORE_THE_TEXT = [
 # Other refusals differ in their status only: `tests/faults/test_matrix.py`.
 REFUSED = [
     ("429", "No, thank you.", openai.RateLimitError, "rate_limit"),
-    ("401", f"Incorrect API key provided: {KEY}.", openai.AuthenticationError, "authentication"),
+    ("401", f"Incorrect API key provided: {KEY}.", openai.AuthenticationError, "account"),
 ]
 
 

@@ -15,7 +15,7 @@ import anyio.to_thread
 from disco.cli.doctor.desk_servers import check_found_servers, check_local_server
 from disco.cli.doctor.finding import Check, Facts, Finding, Found, Setup, unchecked
 from disco.cli.doctor.hidden_secrets import clean, known_secrets
-from disco.cli.doctor.kept_settings import check_client, check_preset, check_state_file
+from disco.cli.doctor.kept_settings import check_client, check_cool_downs, check_preset, check_state_file
 from disco.cli.doctor.local_model import check_first_tokens, check_model_file_of, check_profile
 from disco.cli.doctor.machine import check_disk, check_memory, check_python
 from disco.cli.doctor.packages import check_extras, check_required, check_runtime
@@ -67,6 +67,7 @@ def _lines(setup: Setup) -> tuple[tuple[Check, ...], ...]:
             Check("preset", _QUICK_S, check_preset),
             Check("settings", _QUICK_S, check_client),
             Check("state file", _QUICK_S, check_state_file),
+            Check("cool-down", _QUICK_S, check_cool_downs),
         ),
         (
             Check("attach", _QUICK_S, check_attach),

@@ -6,6 +6,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
+import time
 from pathlib import Path
 from typing import Final
 
@@ -15,15 +16,19 @@ from disco.cli.doctor.machine import existing
 from disco.cli.doctor.server_address import ADDRESS, KEY, address, why_no_client
 from disco.client.endpoint_catalog.local_servers import LocalServer, is_address
 from disco.client.endpoint_catalog.runtimes import Runtime
+from disco.client.learnt.kept_breakers import BREAKER
 from disco.dispatch import load_preset
-from disco.errors import ConfigurationError, DiscoError
+from disco.errors import ConfigurationError, DiscoError, FailureKind
+from disco.session.failed_answer import WORDS
 from disco.state import Database, state_path
+from disco.state.facts import Fact, read_facts
 from disco.state.file_faults import why_and_remedy
 from disco.state.schema import damage_of
 
-__all__ = ["check_client", "check_preset", "check_state_file"]
+__all__ = ["check_client", "check_cool_downs", "check_preset", "check_state_file"]
 
 _LEAST_BYTES: Final = 2**20  # of a disk, for what one answer adds to the file
+_LONGEST_REST_S: Final = 86_400.0
 _CORRECT: Final = "Correct the file, or name a preset with --preset"
 
 
@@ -97,6 +102,44 @@ def check_state_file(setup: Setup, facts: Facts) -> Finding:  # noqa: ARG001 - a
     if left < _LEAST_BYTES:
         return does_not("state file", f"The disk of {path} is full.", "Delete what you do not need on it")
     return works("state file", f"{path} can be read and written.")
+
+
+def check_cool_downs(setup: Setup, facts: Facts) -> list[Finding]:  # noqa: ARG001 - as all checks
+    """Say which endpoints rest now in the programs of this user, as the state file has it, and why."""
+    try:
+        path = state_path(setup.state)
+    except ConfigurationError:  # told under "state file"
+        return []
+    if path is None or not path.exists():
+        return []
+    database, now = Database(path, warns=False), time.time()
+    nothing: list[Fact] = []
+    try:
+        kept = database.read(lambda connection: read_facts(connection, BREAKER), nothing)
+    finally:
+        database.close()
+    if database.fault is not None:  # told under "state file"
+        return []
+    resting = [finding for fact in kept if (finding := _resting(fact, now)) is not None]
+    return resting or [works("cool-down", "No endpoint is left alone after failures.")]
+
+
+def _resting(fact: Fact, now: float) -> Finding | None:
+    """Return what is known of an endpoint that rests; None where it does not, or the file says nothing of use."""
+    name, where, model = (*fact.key, "", "", "")[:3]
+    try:
+        kind, left_s = FailureKind(fact.value["why"]), float(fact.value["until"]) - now
+    except (KeyError, TypeError, ValueError):
+        return None
+    if not 0 < left_s < _LONGEST_REST_S:
+        return None
+    what, remedy = WORDS[kind]
+    of_model = f" for the model {model!r}" if model else ""
+    return does_not(
+        "cool-down",
+        f"Endpoint {name!r} ({where}) is left alone{of_model} for {left_s:.0f} s more: it {what}.",
+        remedy[:1].upper() + remedy[1:] if remedy else "It is tried again by itself",
+    )
 
 
 def _rewritten(connection: sqlite3.Connection) -> bool:

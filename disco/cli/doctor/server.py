@@ -318,11 +318,19 @@ def _refused(setup: Setup, failure: EndpointFailure) -> Finding:
     said = quoted(_own_words(error), known_secrets())
     status = getattr(error, "status_code", None)
     where = f" ({status})" if status is not None else ""
-    if failure.kind is FailureKind.AUTHENTICATION:
+    if failure.kind is FailureKind.ACCOUNT:
+        if status == 401:  # the server's text is left out: it quotes the key, often in part
+            return does_not(
+                "key accepted",
+                f"The server refuses the key{where}.",
+                f"Make a new key, then: {sets(KEY, '...')}",
+            )
         return does_not(
-            "key accepted", f"The server refuses the key{where}.", f"Make a new key, then: {sets(KEY, '...')}"
+            "answer",
+            f'The server refuses the key or its account{where}. It says: "{said}"',
+            f"{_PAY}; or check the key's permissions",
         )
-    if status == 404:
+    if failure.kind is FailureKind.MODEL or status == 404:
         return does_not(
             "model", f"The server has no model {setup.model!r} (404).", "Name one that it has with --model"
         )

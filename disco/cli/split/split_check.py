@@ -121,7 +121,7 @@ async def _written(endpoint: SplitEndpoint, prompt: str, tokens: int, *, drafts:
 
 def _explained(failure: EndpointFailure, url: str) -> Exception:
     host = urlsplit(url).netloc
-    if failure.kind is FailureKind.AUTHENTICATION:
+    if failure.kind is FailureKind.ACCOUNT:
         return ConfigurationError(
             f"The server at {host} refuses the key. Put its key into {KEY_VARIABLE} or into a file named by --key-file."
         )

@@ -109,7 +109,7 @@ def _breaker(fact: Fact, now: float) -> list[Any]:
     except (KeyError, TypeError, ValueError):
         left_s = 0.0
     return [
-        *fact.key,
+        *fact.key[:3],
         fact.value.get("why"),
         f"{left_s:.0f} s" if left_s > 0 else "over; the next request tries it",
     ]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from disco.client.endpoint_catalog.backups import Backup
 from disco.client.endpoint_catalog.catalog import CatalogEntry
@@ -13,6 +14,7 @@ from disco.client.endpoint_catalog.tiers import Tier
 from disco.endpoints.continuation import Continuation
 from disco.endpoints.openai_api import OpenAIEndpoint
 from disco.endpoints.openai_api.api_attempt import ServerAttempt
+from disco.endpoints.openai_api.refused.account import Account
 from disco.endpoints.openai_api.sdk_client import PlainClient
 from disco.errors import ConfigurationError
 from disco.request import Prefix, Request
@@ -37,6 +39,10 @@ class BackupServer(OpenAIEndpoint):
     def own_model(self, model: str | None) -> str:
         del model  # the request names a model of the first server
         return self.model
+
+    def account(self, extra_headers: Mapping[str, Any] | None = None) -> Account:
+        del extra_headers  # as in `open`
+        return super().account()
 
     def open(
         self,

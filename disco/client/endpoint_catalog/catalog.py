@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from disco.candidate import Candidate, Payer, place_of
 from disco.client.endpoint_catalog.observed.statistics import EndpointStatistics, Statistics, make_room
@@ -12,10 +13,12 @@ from disco.client.endpoint_catalog.pricing import Pricing
 from disco.cost import ExchangeRate, device_rates
 from disco.cost.model_flops import ModelShapes
 from disco.dispatch import Preset
+from disco.dispatch.breakers.endpoint_health import Asked
 from disco.dispatch.power.power_rule import with_traffic
 from disco.endpoints.contract import Capabilities, Endpoint
 from disco.endpoints.gguf_header import Header
 from disco.errors import ConfigurationError
+from disco.notices import warn
 from disco.plan import Power
 from disco.profiles import (
     AdaptiveRolling,
@@ -31,7 +34,6 @@ from disco.profiles import (
     load_server,
 )
 from disco.rates import Rates
-from disco.telemetry.log_lines import LOG
 
 __all__ = ["CatalogEntry", "EndpointCatalog"]
 
@@ -109,6 +111,12 @@ class CatalogEntry:
         # All that this program has started have the same address.
         is_own = address is None or hasattr(self.endpoint, "process_id")
         return self.name, self.endpoint if is_own else address
+
+    def as_asked(self, model: str, extra_headers: Mapping[str, Any] | None = None) -> Asked:
+        """Return the endpoint as the breakers know it for a request that names `model`; its headers may hold a key."""
+        of = getattr(self.endpoint, "account", None)
+        account = None if of is None else of(extra_headers)
+        return Asked(self.identity, self.asked_for(model), account)
 
     def asked_for(self, model: str) -> str:
         """Return the model to request from this endpoint for a request that names `model`."""
@@ -217,10 +225,9 @@ class EndpointCatalog:
             return profile
         reported, is_assumed = self._reported_flops(member.endpoint)
         if is_assumed:
-            LOG.warning(
-                "The energy of endpoint %r is assumed, because its server does not report how many weights its model "
-                "has. Pass LocalServer(parameters=...), or a device_profile.",
-                member.name,
+            warn(
+                f"The energy of endpoint {member.name!r} is assumed, because its server does not report how many "
+                "weights its model has. Pass LocalServer(parameters=...), or a device_profile."
             )
         if isinstance(reported, ModelShapes):
             flops: FlopsPerToken | None = reported.flops()

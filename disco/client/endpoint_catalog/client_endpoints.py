@@ -25,8 +25,9 @@ from disco.dispatch.speculate_section import SpeculateSection
 from disco.endpoints.contract import Endpoint
 from disco.endpoints.saved_prompts import PromptCache
 from disco.errors import ConfigurationError, DiscoError
+from disco.notices import warn
 from disco.rates import PriceChoice
-from disco.telemetry.log_lines import LOG, log_probe
+from disco.telemetry.log_lines import log_probe
 
 if TYPE_CHECKING:
     from disco.endpoints.openai_api import OpenAIEndpoint
@@ -215,7 +216,7 @@ class ClientEndpoints:
         """Warm up every endpoint within `reach`, all at once; `model` names the server's model to probe.
 
         Raises:
-            DiscoError: the local model cannot be loaded. A fault of a tier is logged: its first request reports it.
+            DiscoError: the local model cannot be loaded. A fault of a tier is warned of: its first request reports it.
         """
 
         async def warm_up_server(server: OpenAIEndpoint) -> None:
@@ -234,7 +235,7 @@ class ClientEndpoints:
             try:
                 await tier.warm_up()
             except DiscoError as error:
-                LOG.warning("The tier %r could not be warmed up: %s.", tier.name, type(error).__name__)
+                warn(f"The tier {tier.name!r} could not be warmed up: {type(error).__name__}.")
 
         error: Exception | None = None
         async with anyio.create_task_group() as group:

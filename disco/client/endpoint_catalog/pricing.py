@@ -9,9 +9,9 @@ from disco.candidate import Candidate
 from disco.client.endpoint_catalog.tiers import PRICE_FORM
 from disco.cost import server_rates
 from disco.errors import ConfigurationError
+from disco.notices import warn
 from disco.profiles import ASSUMED, STALE_AFTER_DAYS, Price, PriceTables, basis_of, load_prices
 from disco.rates import PriceChoice, Rates
-from disco.telemetry.log_lines import LOG
 
 __all__ = ["Pricing", "check_known", "price_of"]
 
@@ -68,7 +68,7 @@ class Pricing:
         return self.tables.find(model, host) is not None
 
     def rates(self, model: str, host: str | None, choice: Price | str | None) -> Rates:
-        """Return what a token costs. Each call logs a warning where that is not known well: call it once per model.
+        """Return what a token costs. Each call warns where that is not known well: call it once per model.
 
         Args:
             model: the model that is requested.
@@ -81,29 +81,20 @@ class Pricing:
         found = self.tables.find(model, host) if choice is None else self.tables.find(choice)
         basis = basis_of(found, today)
         if found is None:
-            LOG.warning(
-                "No price is known for the model %r. Costs are counted at the price of %s until you pass "
-                "price=(usd_per_million_in, usd_per_million_out), (0, 0) if it costs nothing, or add it to your "
-                "prices.toml (docs/how-to/prices.md).",
-                model,
-                ASSUMED,
+            warn(
+                f"No price is known for the model {model!r}. Costs are counted at the price of {ASSUMED} until you "
+                "pass price=(usd_per_million_in, usd_per_million_out), (0, 0) if it costs nothing, or add it to your "
+                "prices.toml (docs/how-to/prices.md)."
             )
             return server_rates(self.tables.price(ASSUMED), basis=basis)
         if found.at == "elsewhere":
-            LOG.warning(
-                "The server of the model %r is in no price table. Costs are counted at the price that %s has at "
-                "%s; pass price=... if yours differs.",
-                model,
-                found.model,
-                found.provider,
+            warn(
+                f"The server of the model {model!r} is in no price table. Costs are counted at the price that "
+                f"{found.model} has at {found.provider}; pass price=... if yours differs."
             )
         if found.is_stale(today):
-            LOG.warning(
-                "The price of the model %r is of %s, %d days old (stale after %d). Check it, and pass price=... or add "
-                "it to your prices.toml.",
-                model,
-                found.date,
-                found.age_days(today),
-                STALE_AFTER_DAYS,
+            warn(
+                f"The price of the model {model!r} is of {found.date}, {found.age_days(today)} days old (stale after "
+                f"{STALE_AFTER_DAYS}). Check it, and pass price=... or add it to your prices.toml."
             )
         return server_rates(found.price, basis=basis)

@@ -1,5 +1,8 @@
 """Breakers of servers in the state file: a server that was down a second ago needs no new lesson.
 
+A refused account or model is kept for people only (`disco doctor`): which key was refused is in no file, so another
+program has to see for itself.
+
 Times in the file are Unix times; a breaker's are of its event loop's clock, which begins anew with the machine. A clock
 that was set in between makes no cool-down longer than the breaker chose it.
 """
@@ -14,7 +17,7 @@ from typing import Any, Final
 
 from disco.client.learnt.subjects import address_text
 from disco.dispatch.breakers.circuit_breaker import Opening
-from disco.dispatch.breakers.endpoint_health import Health, HealthWatch
+from disco.dispatch.breakers.endpoint_health import AccountKey, Health, HealthWatch, ModelKey
 from disco.errors import FailureKind
 from disco.state.database import Work
 from disco.state.facts import Fact, drop_fact, put_fact
@@ -112,19 +115,24 @@ def _opening(fact: Fact, now: float, unix_s: float) -> Opening | None:
 def _fact_key(key: Hashable) -> tuple[str, ...] | None:
     """Return a breaker's key as (endpoint, address, model), the model "" where it is not a rate limit's.
 
-    None for an endpoint in this process: its failures are not those of another program's.
+    Behind that stands "refused" where it is an account's or a model's, without a word on whose. None for an endpoint in
+    this process: its failures are not those of another program's.
     """
     endpoint: Any = key  # `Health.watch` makes it: (name, address), or that and a model
     model = ""
-    if isinstance(endpoint[0], tuple):
+    refused: tuple[str, ...] = ()
+    if isinstance(key, AccountKey | ModelKey):
+        endpoint, refused = key.identity, ("refused",)
+        model = key.model if isinstance(key, ModelKey) else ""
+    elif isinstance(endpoint[0], tuple):
         endpoint, model = endpoint
     name, address = endpoint
     where = address_text(address)
-    return (str(name), where, str(model)) if where else None
+    return (str(name), where, str(model), *refused) if where else None
 
 
 def _breaker_key(key: tuple[str, ...]) -> Hashable | None:
-    if len(key) != 3:
+    if len(key) != 3:  # also those that are kept for people only
         return None
     name, where, model = key
     host, _, port = where.rpartition(":")

@@ -26,6 +26,7 @@ from disco.client.learnt.subjects import subject_of
 from disco.dispatch.breakers.endpoint_health import Health, HealthWatch
 from disco.endpoints.background_tasks import BackgroundTasks
 from disco.judging import HistoryKey, HistoryStore, JudgeBook, StoredHistory
+from disco.notices import warn
 from disco.state.database import Database, Work
 from disco.state.facts import Fact, prune_facts, read_facts
 from disco.state.histories import StateHistories, prune_histories
@@ -41,7 +42,6 @@ from disco.state.observations import (
     prune_series,
     read_observations,
 )
-from disco.telemetry.log_lines import LOG
 
 if TYPE_CHECKING:
     from disco.client.endpoint_catalog.catalog import CatalogEntry
@@ -163,12 +163,10 @@ class LearntState:
                 database is not None and database.fault is None and not self._has_waited
             ):  # else it is said already
                 self._has_waited = True
-                LOG.warning(
-                    "The state file %s was not read within %g s. disco goes on without it, and tries it again every "
-                    "%g s. Name one on a local disk that is less busy, with state=... or the variable DISCO_STATE.",
-                    database.path,
-                    READ_WITHIN_S,
-                    AGAIN_AFTER_S,
+                warn(
+                    f"The state file {database.path} was not read within {READ_WITHIN_S:g} s. disco goes on without "
+                    f"it, and tries it again every {AGAIN_AFTER_S:g} s. Name one on a local disk that is less busy, "
+                    "with state=... or the variable DISCO_STATE."
                 )
             self._again_at = time.monotonic() + AGAIN_AFTER_S
             return

@@ -12,6 +12,7 @@ Plain data and arithmetic, without a clock: the caller passes all times, in seco
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Hashable
 from dataclasses import dataclass
 from math import inf
 from typing import Literal
@@ -19,7 +20,7 @@ from typing import Literal
 from disco.errors import FailureKind
 from disco.plan import CoolDown
 
-__all__ = ["Breaker", "BreakerConfig", "Opening", "State"]
+__all__ = ["REFUSED", "Breaker", "BreakerConfig", "Opening", "State"]
 
 State = Literal["closed", "open", "half_open"]
 
@@ -34,17 +35,14 @@ _WEIGHTS = {
     FailureKind.INCOMPLETE: 1.0,
     FailureKind.CRASHED: 1.0,
     FailureKind.RATE_LIMIT: inf,  # the server itself asks for fewer requests
+    FailureKind.ACCOUNT: inf,  # the next request would be refused, too, until a person does something
+    FailureKind.MODEL: inf,
 }
+REFUSED = frozenset({FailureKind.ACCOUNT, FailureKind.MODEL})
+"""Failures that a person has to mend: they last, so the cool-down is long."""
 _ABSENT = frozenset({FailureKind.CONNECTION, FailureKind.TIMEOUT})
 # Refusals of one request: an endpoint that refuses a request is reachable and works.
-_ANSWERS = frozenset(
-    {
-        FailureKind.AUTHENTICATION,
-        FailureKind.BAD_REQUEST,
-        FailureKind.CONTENT_FILTER,
-        FailureKind.CONTEXT_LENGTH,
-    }
-)
+_ANSWERS = frozenset({FailureKind.BAD_REQUEST, FailureKind.CONTENT_FILTER, FailureKind.CONTEXT_LENGTH})
 _OUTCOMES = 20  # the most outcomes that are weighed
 
 
@@ -54,13 +52,15 @@ class BreakerConfig:
 
     Attributes:
         failures: the number of failures within `window_s` that opens the breaker, if at least half of all outcomes in
-            this time are failures. Refused connections and time-outs count one and a half times; a rate limit opens
-            the breaker at once.
+            this time are failures. Refused connections and time-outs count one and a half times; a rate limit, a
+            refused account and a missing model open the breaker at once.
         window_s: how long an outcome counts.
         cool_down_s: the first cool-down; each further one is twice as long.
         absent_s: the first cool-down of an endpoint that could not be reached. It is shorter because such a failure
             may end soon (the network returns, the server restarts).
         longest_s: the longest cool-down, except where the server asked for a longer one.
+        refused_s: the first cool-down after a refusal of the account or the model, which only a person can mend.
+        longest_refused_s: the longest such cool-down.
         shortest_s: the shortest cool-down, even where the server asks for a shorter one.
         healthy_s: after this time without a failure, the next cool-down is a first one again.
         probe_s: a probe that has not reported after this time counts as lost.
@@ -71,6 +71,8 @@ class BreakerConfig:
     cool_down_s: float = 5.0
     absent_s: float = 2.0
     longest_s: float = 120.0
+    refused_s: float = 300.0
+    longest_refused_s: float = 3600.0
     shortest_s: float = 1.0
     healthy_s: float = 60.0
     probe_s: float = 30.0
@@ -101,6 +103,7 @@ class Breaker:
     Attributes:
         config: when it opens, and for how long.
         answered_at: when the newest answer was counted, s; -inf: none was.
+        account: whose account was refused at the newest opening, where that is known; see `EndpointFailure.account`.
     """
 
     __slots__ = (
@@ -114,6 +117,7 @@ class Breaker:
         "_probe_until",
         "_until",
         "_why",
+        "account",
         "answered_at",
         "config",
     )
@@ -121,6 +125,7 @@ class Breaker:
     def __init__(self, config: BreakerConfig = BreakerConfig()) -> None:
         self.config = config
         self.answered_at = -inf
+        self.account: Hashable = None
         self._outcomes: deque[tuple[float, float]] = deque(maxlen=_OUTCOMES)  # (time, weight; 0: an answer)
         self._opened_at: float | None = None  # None: closed
         self._until = 0.0  # end of the cool-down
@@ -248,6 +253,10 @@ class Breaker:
         config = self.config
         if kind is FailureKind.RATE_LIMIT and retry_after_s is not None:
             rest_s = max(retry_after_s, config.shortest_s)
+        elif kind in REFUSED and retry_after_s is not None:
+            rest_s = min(max(retry_after_s, config.shortest_s), config.longest_refused_s)
+        elif kind in REFUSED:
+            rest_s = min(config.refused_s * 2.0 ** min(self._level, 16), config.longest_refused_s)
         else:
             first_s = config.absent_s if kind in _ABSENT else config.cool_down_s
             rest_s = min(first_s * 2.0 ** min(self._level, 16), config.longest_s)

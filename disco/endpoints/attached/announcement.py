@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-import logging
 import os
 import secrets
 import stat
@@ -20,10 +19,10 @@ import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from disco.endpoints.attached.process_identity import is_running
+from disco.notices import warn
 
 __all__ = ["VARIABLE", "Announcement", "ServedModel", "announced", "live_announcements", "serve_folder"]
 
-_log = logging.getLogger("disco")
 
 VARIABLE: Final = "DISCO_ATTACH"
 _OFF: Final = frozenset({"off", "0", "false", "no"})
@@ -115,12 +114,10 @@ def announced(announcement: Announcement, folder: Path) -> Iterator[Path | None]
             draft.unlink(missing_ok=True)
             raise
     except OSError as error:
-        _log.warning(
-            "Other programs cannot attach to this server: %s cannot be used (%s). Make it a folder that only you can "
-            "open and write, or name another one in the variable %s.",
-            folder,
-            error.strerror or type(error).__name__,
-            VARIABLE,
+        warn(
+            f"Other programs cannot attach to this server: {folder} cannot be used "
+            f"({error.strerror or type(error).__name__}). Make it a folder that only you can open and write, or name "
+            f"another one in the variable {VARIABLE}."
         )
         yield None
         return

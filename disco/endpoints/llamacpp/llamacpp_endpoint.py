@@ -38,12 +38,13 @@ from disco.endpoints.llamacpp.runtime.job import Job
 from disco.endpoints.llamacpp.runtime.speed_benchmark import Measurement, MeasurementJob
 from disco.endpoints.llamacpp.runtime.thread_mailbox import Mailbox
 from disco.endpoints.llamacpp.runtime.worker import ModelWorker
-from disco.endpoints.llamacpp.saving.prompt_keeper import keeper_of, warn
+from disco.endpoints.llamacpp.saving.prompt_keeper import keeper_of
 from disco.endpoints.llamacpp.saving.saving_job import SavePrompts
 from disco.endpoints.saved_prompts import PromptCache
 from disco.endpoints.usable_cores import usable_cores
 from disco.errors import ConfigurationError, DiscoError, EndpointFailure
 from disco.events import Delta
+from disco.notices import warn
 from disco.request import Prefix, Request
 
 __all__ = ["LlamaCppEndpoint"]

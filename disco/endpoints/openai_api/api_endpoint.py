@@ -29,6 +29,7 @@ from disco.endpoints.openai_api.answer_limit import AnswerLimits
 from disco.endpoints.openai_api.api_attempt import ServerAttempt
 from disco.endpoints.openai_api.connectivity import connects_directly, has_route
 from disco.endpoints.openai_api.logprobs_request import LogprobsSupport
+from disco.endpoints.openai_api.refused.account import Account, account_of, names_deployments, present_account
 from disco.endpoints.published_ttft import PublishedTtft, Told, ask_ttft
 from disco.request import Prefix, Request
 
@@ -77,9 +78,9 @@ class OpenAIEndpoint(Endpoint):
 
     place: Literal["server"] = "server"
 
-    # Mutable: verdicts; _attempts, those open; _known_url, derived from the client's base_url; _without_responses,
-    # (base_url, model) of those that have no `/responses`; _limits; _logprobs; _publisher, the base_url of a server
-    # that publishes its TTFT.
+    # Mutable: verdicts; listed and refuses_key, what its list of models has last said of its models and its key;
+    # _attempts, those open; _known_url, derived from the client's base_url; _without_responses, (base_url, model) of
+    # those that have no `/responses`; _limits; _logprobs; _publisher, the base_url of a server that publishes its TTFT.
     def __init__(
         self,
         *,
@@ -101,6 +102,8 @@ class OpenAIEndpoint(Endpoint):
         self._without_responses: set[Key] = set()
         self._known_url = _KnownURL(client.base_url)
         self._publisher: str | None = None
+        self.listed: tuple[str, ...] = ()
+        self.refuses_key = False
 
     def capabilities(self, model: str | None = None) -> Capabilities:
         model = self.own_model(model)
@@ -131,6 +134,14 @@ class OpenAIEndpoint(Endpoint):
     def address(self) -> tuple[str, int]:
         """Return the host and port of the API."""
         return self._url.address
+
+    def account(self, extra_headers: Mapping[str, Any] | None = None) -> Account:
+        """Return whose account requests are sent for now; `extra_headers` are a request's own."""
+        return account_of(self._client, extra_headers)
+
+    async def present_account(self) -> Account | None:
+        """Ask the application's function for the present key, to compare with a refused one; None: it has none."""
+        return await present_account(self._client)
 
     @property
     def has_route(self) -> bool:
@@ -284,9 +295,9 @@ class OpenAIEndpoint(Endpoint):
         until then no verdict is kept.
         """
         ChatCompletionChunk.model_validate_json(_FIRST_CHUNK)
-        models: list[str] = []
+        models: tuple[str, ...] = ()
         with anyio.move_on_after(_WARM_UP_S):
-            models = await self._models()
+            models = await self.list_models()
         if len(models) == 1 and self.probes:
             verdict = await self.probe(models[0])
             if verdict.conclusive:
@@ -338,15 +349,24 @@ class OpenAIEndpoint(Endpoint):
         for attempt in list(self._attempts):
             await attempt.aclose()
 
-    async def _models(self) -> list[str]:
+    async def list_models(self) -> tuple[str, ...]:
+        """Ask the server for the names of its models; none where it gives no list, or not those that may be asked for.
+
+        Never raises for a fault of the server.
+        """
         options: Any = {"max_retries": 0, "timeout": _WARM_UP_S}
         try:
             response = await self._client.get("/models", cast_to=httpx2.Response, options=options)
             answer = response.json()
-        except (openai.OpenAIError, httpx2.HTTPError, ValueError):
-            return []
+        except (openai.OpenAIError, httpx2.HTTPError, ValueError) as error:
+            # Some keys may answer and not list: 403 says nothing.
+            self.refuses_key = isinstance(error, openai.AuthenticationError)
+            return ()
+        self.refuses_key = False
         if PublishedTtft.is_in(response.headers):
             self._publisher = self._url.text
         data = answer.get("data") if isinstance(answer, dict) else None
         listed = data if isinstance(data, list) else []
-        return [str(item["id"]) for item in listed if isinstance(item, dict) and "id" in item]
+        names = tuple(str(item["id"]) for item in listed if isinstance(item, dict) and "id" in item)
+        self.listed = () if names_deployments(self._client) else names
+        return self.listed

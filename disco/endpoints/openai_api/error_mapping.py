@@ -18,6 +18,8 @@ from urllib.parse import quote
 import httpx2
 import openai
 
+from disco.endpoints.openai_api.refused.account import account_sent
+from disco.endpoints.openai_api.refused.whose_fault import SAID_WITHIN, kind_of_refusal
 from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError
 
 __all__ = [
@@ -37,8 +39,8 @@ __all__ = [
 
 # Checked in this order; the first class that matches decides. Status codes come after `code` and message.
 _BY_TYPE: tuple[tuple[type[Exception], FailureKind], ...] = (
-    (openai.AuthenticationError, FailureKind.AUTHENTICATION),
-    (openai.PermissionDeniedError, FailureKind.AUTHENTICATION),
+    (openai.AuthenticationError, FailureKind.ACCOUNT),
+    (openai.PermissionDeniedError, FailureKind.ACCOUNT),
     (openai.RateLimitError, FailureKind.RATE_LIMIT),
     (openai.ConflictError, FailureKind.SERVER),
     (openai.InternalServerError, FailureKind.SERVER),
@@ -48,12 +50,11 @@ _BY_TYPE: tuple[tuple[type[Exception], FailureKind], ...] = (
     (openai.APIResponseValidationError, FailureKind.GARBAGE),
 )
 _BY_STATUS: Mapping[int, FailureKind] = {
-    401: FailureKind.AUTHENTICATION,
-    403: FailureKind.AUTHENTICATION,
-    408: FailureKind.SERVER,
-    409: FailureKind.SERVER,
+    **dict.fromkeys((400, 422), FailureKind.BAD_REQUEST),
+    # 402: no credit; 407: a proxy's password; 451: not in this country
+    **dict.fromkeys((401, 402, 403, 407, 451), FailureKind.ACCOUNT),
+    **dict.fromkeys((408, 409, 425), FailureKind.SERVER),
     413: FailureKind.CONTEXT_LENGTH,
-    425: FailureKind.SERVER,
     429: FailureKind.RATE_LIMIT,
 }
 _CONTEXT_CODES = frozenset(
@@ -66,7 +67,8 @@ _CONTEXT_MESSAGE = re.compile(
     re.IGNORECASE,
 )
 _FILTER_CODES = frozenset({"content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation"})
-_RATE_CODES = frozenset({"rate_limit_exceeded", "rate_limit_error", "insufficient_quota", "overloaded_error"})
+_RATE_CODES = frozenset({"rate_limit_exceeded", "rate_limit_error", "overloaded_error"})
+_REFUSED = frozenset({FailureKind.ACCOUNT, FailureKind.MODEL})
 
 _SHORTEST_SECRET = 8  # a shorter "key" (local servers accept anything) would remove ordinary words
 _SECRET_NAME = re.compile(r"auth|key|token|secret|password|cookie|signature", re.IGNORECASE)
@@ -94,26 +96,41 @@ def failure_from(
         wrapped.__cause__ = error
         error = wrapped
     headers = error.response.headers if isinstance(error, openai.APIStatusError) else None
-    kind = kind_of(error)  # before redaction: the prompt may contain the words that show the kind
+    kind = kind_of(error, prompt)  # before redaction: the prompt may contain the words that show the kind
     redact(error, secrets, prompt)
     asks = headers.get("x-should-retry", "") if headers else ""
     says = {"true": True, "false": False}.get(asks)
-    return EndpointFailure(kind, error, retry_after_s=retry_after_s(headers), may_retry=says)
+    account = account_sent(error.request) if kind in _REFUSED and isinstance(error, openai.APIError) else None
+    wait_s = retry_after_s(headers)
+    return EndpointFailure(kind, error, retry_after_s=wait_s, may_retry=says, account=account)
 
 
-def kind_of(error: openai.OpenAIError) -> FailureKind:
-    """Return the kind of failure that an `openai` exception stands for."""
+def kind_of(error: openai.OpenAIError, prompt: object = None) -> FailureKind:
+    """Return the kind of failure that an `openai` exception stands for.
+
+    Args:
+        error: the exception.
+        prompt: see `redact`. What the server quotes of it does not make a fault of the account's or the model's: a
+            caller could otherwise keep a server from all others for minutes.
+    """
     if isinstance(error, openai.APIError) and not isinstance(error, openai.APIConnectionError):
-        codes = {str(error.code or ""), str(getattr(error, "type", None) or "")}
+        fields, message = _fields(error), _message(error)
+        codes = {fields.get("code", ""), fields.get("type", "")}
         if codes & _CONTEXT_CODES:
             return FailureKind.CONTEXT_LENGTH
         if codes & _FILTER_CODES:
             return FailureKind.CONTENT_FILTER
         status = getattr(error, "status_code", None)
-        if status in (None, 400, 413, 422) and _CONTEXT_MESSAGE.search(_message(error)):
+        if status in (None, 400, 413, 422) and _CONTEXT_MESSAGE.search(message):
             return FailureKind.CONTEXT_LENGTH
+        refused = kind_of_refusal(status, fields, _without_quotations(message[:SAID_WITHIN], prompt))
+        if refused is not None:
+            return refused
         if status is None and codes & _RATE_CODES:
             return FailureKind.RATE_LIMIT
+        if status is None and fields.get("code", "").isdecimal():  # OpenRouter, in the middle of a stream
+            kind = kind_of_status(int(fields["code"]))
+            return kind if kind in _REFUSED or kind is FailureKind.RATE_LIMIT else FailureKind.SERVER
     for kind_type, kind in _BY_TYPE:
         if isinstance(error, kind_type):
             return kind
@@ -123,11 +140,15 @@ def kind_of(error: openai.OpenAIError) -> FailureKind:
 
 
 def kind_of_status(status: int) -> FailureKind:
-    """Return the kind of failure that an HTTP status stands for."""
+    """Return the kind of failure that an HTTP status stands for where nothing else is known.
+
+    Below 500, what is not listed is a status that such an API does not give (404: another path, 405, 410, 498): it is
+    the fault of what answers there.
+    """
     known = _BY_STATUS.get(status)
     if known is not None:
         return known
-    return FailureKind.BAD_REQUEST if status < 500 else FailureKind.SERVER
+    return FailureKind.GARBAGE if status < 500 else FailureKind.SERVER
 
 
 def kind_of_transport(error: BaseException) -> FailureKind:
@@ -300,10 +321,27 @@ def _texts(value: object) -> Iterator[str]:
             yield from _texts(item)
 
 
+def _fields(error: openai.APIError) -> dict[str, str]:
+    """Return what an error says of itself in fields, those of its body and those that the SDK reads, as text."""
+    body = _own_body(error)
+    given = body if isinstance(body, Mapping) else {}
+    found = {name: given.get(name) for name in ("code", "type", "status", "error_code", "param")}
+    found |= {name: said for name in ("code", "type", "param") if (said := getattr(error, name, None))}
+    return {name: str(said) for name, said in found.items() if isinstance(said, str | int)}
+
+
 def _message(error: openai.APIError) -> str:
-    if isinstance(error.body, Mapping) and isinstance(error.body.get("message"), str):
-        return str(error.body["message"])
-    return error.message
+    body = _own_body(error)
+    said = body.get("message") if isinstance(body, Mapping) else body
+    return said if isinstance(said, str) else error.message
+
+
+def _own_body(error: openai.APIError) -> object:
+    """Return the error object in a response's body, or its text; Gemini puts it into a list."""
+    body: Any = error.body
+    if isinstance(body, list) and body and isinstance(body[0], Mapping):
+        body = body[0].get("error", body[0])
+    return body
 
 
 def _number(value: str | None) -> float | None:

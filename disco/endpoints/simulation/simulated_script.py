@@ -169,9 +169,9 @@ def simulated_failure(
             error = status(openai.RateLimitError, 429)
         case FailureKind.SERVER:
             error = status(openai.InternalServerError, 503)
-        case FailureKind.AUTHENTICATION:
+        case FailureKind.ACCOUNT:
             error = status(openai.AuthenticationError, 401)
-        case FailureKind.BAD_REQUEST | FailureKind.CONTENT_FILTER | FailureKind.UNSERVED:
+        case FailureKind.BAD_REQUEST | FailureKind.CONTENT_FILTER | FailureKind.UNSERVED | FailureKind.MODEL:
             error = status(openai.BadRequestError, 400)
         case FailureKind.CONTEXT_LENGTH:
             error = ContextLengthError(f"The prompt is longer than the context of endpoint {endpoint!r}.")

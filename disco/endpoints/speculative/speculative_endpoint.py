@@ -10,6 +10,7 @@ from disco.candidate import PromptSize, Reach
 from disco.endpoints.contract import Capabilities, Endpoint
 from disco.endpoints.drafter import Drafter
 from disco.endpoints.openai_api import OpenAIEndpoint
+from disco.endpoints.openai_api.refused.account import Account
 from disco.endpoints.speculative.pairing import Pairing
 from disco.endpoints.speculative.rounds_run import Verifier
 from disco.endpoints.speculative.speculative_attempt import SpeculativeAttempt, VerifierOf
@@ -101,6 +102,14 @@ class SpeculativeEndpoint(Endpoint):
     def address(self) -> tuple[str, int]:
         """Return the host and port of the server."""
         return self.server.address
+
+    def account(self, extra_headers: Mapping[str, Any] | None = None) -> Account:
+        """Return whose account the server's requests are sent for now."""
+        return self.server.account(extra_headers)
+
+    async def present_account(self) -> Account | None:
+        """As `OpenAIEndpoint.present_account`."""
+        return await self.server.present_account()
 
     async def ask_quietly(self) -> None:
         """Do the same in the background."""

@@ -47,8 +47,8 @@ __all__ = ["LayerLink", "LayerServer", "LinkLost"]
 
 _OTHER_MODEL: Final = "has layers of another model, or was cut elsewhere: use files of one cut"
 _REFUSALS: Final[dict[int, tuple[FailureKind, type[openai.APIStatusError]]]] = {
-    401: (FailureKind.AUTHENTICATION, openai.AuthenticationError),
-    403: (FailureKind.AUTHENTICATION, openai.PermissionDeniedError),
+    401: (FailureKind.ACCOUNT, openai.AuthenticationError),
+    403: (FailureKind.ACCOUNT, openai.PermissionDeniedError),
     429: (FailureKind.RATE_LIMIT, openai.RateLimitError),
 }
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from disco.candidate import Candidate
 from disco.cost import Phase
 from disco.dispatch import Dispatcher, Features
-from disco.dispatch.breakers.endpoint_health import Health, HealthWatch
+from disco.dispatch.breakers.endpoint_health import Asked, Health, HealthWatch
 from disco.errors import ConfigurationError, NoEndpointError
 from disco.plan import ReleaseUnit
 from disco.playback import Pace, playback_for
@@ -262,10 +262,10 @@ class _Replay:
         shared = Shared()
         rows: dict[Session, tuple[int, HealthWatch | None]] = {}
         refused: list[int] = []
-        keys = {name: name for name in self.workload.names}
+        keys = {name: Asked(name, "") for name in self.workload.names}
 
         def player(row: int, at: float) -> Player | None:
-            watch = None if health is None else health.watch(keys, "")
+            watch = None if health is None else health.watch(keys)
             session = self._session(row, self._standing(at), watch, at)
             if session is None:
                 refused.append(row)

@@ -38,7 +38,7 @@ def _state(
 ) -> dict[str, Any]:
     router = client.router
     members = router.endpoints.members(client.server)
-    watch = router.health.watch({m.name: m.identity for m in members}, asked)
+    watch = router.watch(members, asked)
     resting, probing = watch.look(now, [m.name for m in members if not m.endpoint.has_route])
     endpoints = []
     for member in members:

@@ -99,7 +99,7 @@ class FailoverControl:
             self._race.open(name, Role.TAKEOVER, again, now, out)
         elif state is writer or (writer is None and not self._attempts.any_active):
             return self.take_over(failure, now, out)
-        elif writer is None and state.role is not Role.HEDGE and not failure.kind.is_callers_fault:
+        elif writer is None and state.role is not Role.HEDGE and not self.failures.end_with(failure):
             # A hedge need not wait for its time once the other endpoint has failed.
             self._race.start_due(now, out, all_of_them=True)
         return True

@@ -83,17 +83,21 @@ class Failures:
 
     Attributes:
         failed: names of the endpoints that have failed.
+        unwell: those of them that were asked and failed for a reason of their own, not for one of the request's.
         again: those of them that may be asked once more, with the earliest time.
         retries: how often a failed endpoint was asked again.
     """
 
     failed: set[str] = field(default_factory=set)
+    unwell: set[str] = field(default_factory=set)
     again: dict[str, float] = field(default_factory=dict)
     retries: int = 0
 
     def note(self, endpoint: str, failure: EndpointFailure, now: float) -> None:
         """Store that an attempt on this endpoint has failed."""
         self.failed.add(endpoint)
+        if not failure.kind.is_callers_fault and failure.kind is not FailureKind.BUDGET:
+            self.unwell.add(endpoint)
         wait_s = failure.retry_after_s
         # A crash with a retry time: the process of the local model is being started again.
         returns = failure.kind is FailureKind.CRASHED and wait_s is not None
@@ -102,6 +106,14 @@ class Failures:
             self.again[endpoint] = now + (RETRY_S * 2**self.retries if wait_s is None else wait_s)
         else:
             self.again.pop(endpoint, None)
+
+    def end_with(self, failure: EndpointFailure) -> bool:
+        """Return whether the request itself is at fault, as every endpoint would say.
+
+        The word of the first endpoint that was asked counts. One that stands in for another may refuse what the other
+        serves: it has another model, which lacks a parameter, or is gone.
+        """
+        return failure.kind.is_callers_fault and not failure.may_retry and not self.unwell
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +162,11 @@ class FailoverView:
 def next_step(view: FailoverView, failure: EndpointFailure) -> Step:
     """Decide what to do after the writer, or the last starter, has failed.
 
-    In this order: after a mistake in the caller's request, give up; start what the plan still has waiting; let the
-    next endpoint that can continue take over; let one take over that has yet to prove that it continues; ask a failed
-    endpoint again; give up.
+    In this order: after a mistake in the caller's request, said by the first endpoint asked, give up; start what the
+    plan still has waiting; let the next endpoint that can continue take over; let one take over that has yet to prove
+    that it continues; ask a failed endpoint again; give up.
     """
-    if failure.kind.is_callers_fault and not failure.may_retry:
+    if view.failures.end_with(failure):
         return GiveUp()
     if view.starts_wait:
         return StartWaiting()

@@ -95,7 +95,7 @@ async def main() -> None:
             columns.row("making the file (in a thread)", (time.perf_counter() - started) * 1e3, "ms")
             await asked(client, 1)
             statistics_of = {m.name: router.catalog.known(m, MODEL) for m in members}
-            watch = Health().watch({m.name: (m.name, m.address) for m in members}, MODEL)
+            watch = Health().watch({m.name: m.as_asked(MODEL) for m in members})
 
             def before() -> None:
                 learnt._wanted(members, MODEL)

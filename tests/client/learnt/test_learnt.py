@@ -18,7 +18,7 @@ from disco import Disco
 from disco.client.learnt import learnt_state
 from disco.client.learnt.kept_breakers import KeptBreakers
 from disco.client.learnt.subjects import public_url
-from disco.dispatch.breakers.endpoint_health import Health
+from disco.dispatch.breakers.endpoint_health import Asked, Health
 from disco.endpoints.continuation.probe import ProbeVerdict
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.errors import EndpointFailure, FailureKind
@@ -184,8 +184,8 @@ def test_a_breaker_of_another_boot_and_another_clock_rests_no_longer_than_it_cho
     written_at, read_at, unix_s, passed_s
 ):
     health = Health()
-    keys = {"server": ("server", ("host", 80))}
-    watch = health.watch(keys, "m")
+    keys = {"server": Asked(("server", ("host", 80)), "m")}
+    watch = health.watch(keys)
     failure = EndpointFailure(FailureKind.CONNECTION, RuntimeError())
     for _ in range(2):
         watch.failed("server", failure, written_at, written_at)
@@ -195,7 +195,7 @@ def test_a_breaker_of_another_boot_and_another_clock_rests_no_longer_than_it_cho
     again = Health()
     kept = KeptBreakers(again)
     kept.restore([Fact(key, value, at)], read_at, unix_s + passed_s)
-    resting, probing = again.watch(keys, "m").look(read_at)
+    resting, probing = again.watch(keys).look(read_at)
     rested = resting.get("server")
     if rested is not None:
         assert 0.0 <= rested.for_s <= 2.0 + 1e-6
@@ -219,18 +219,18 @@ def test_a_breaker_of_another_boot_and_another_clock_rests_no_longer_than_it_cho
 def test_a_server_that_has_answered_since_is_not_believed_to_be_down():
     """Another program has found it down at 100 s; here it answered before (and after)."""
     keys, failure = (
-        {"server": ("server", ("host", 80))},
+        {"server": Asked(("server", ("host", 80)), "m")},
         EndpointFailure(FailureKind.CONNECTION, RuntimeError()),
     )
     theirs = Health()
-    watch = theirs.watch(keys, "m")
+    watch = theirs.watch(keys)
     for _ in range(2):
         watch.failed("server", failure, 100.0, 100.0)
     (work,) = KeptBreakers(theirs).changes(watch, 100.0, 1e9)
     fact = Fact(*work.args)
     for answered_at, rests in ((99.0, True), (100.5, False)):
         ours = Health()
-        mine, kept = ours.watch(keys, "m"), KeptBreakers(ours)
+        mine, kept = ours.watch(keys), KeptBreakers(ours)
         mine.answered("server", answered_at, answered_at)
         kept.restore([fact], 101.0, 1e9 + 1.0)
         assert bool(mine.look(101.0)[0]) is rests

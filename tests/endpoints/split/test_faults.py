@@ -207,7 +207,7 @@ def test_a_server_that_talks_of_other_things_for_ever(tiny, stand_in):
 @pytest.mark.parametrize(
     ("status", "kind", "error"),
     [
-        (401, FailureKind.AUTHENTICATION, openai.AuthenticationError),
+        (401, FailureKind.ACCOUNT, openai.AuthenticationError),
         (409, FailureKind.UNSERVED, ConfigurationError),
         seldom(429, FailureKind.RATE_LIMIT, openai.RateLimitError),
         seldom(500, FailureKind.SERVER, openai.APIStatusError),

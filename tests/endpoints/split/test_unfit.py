@@ -32,7 +32,7 @@ def first_failure(endpoint):
 def test_the_key_is_sent_and_a_wrong_one_is_not_shown(tiny):
     with closing(LayerStandIn(tiny.cloud, key="sk-right")) as server:
         failure = first_failure(split_of(tiny, server, key="sk-wrong-and-long"))
-        assert failure.kind is FailureKind.AUTHENTICATION
+        assert failure.kind is FailureKind.ACCOUNT
         assert "sk-wrong" not in str(failure.error)
 
         async def main():

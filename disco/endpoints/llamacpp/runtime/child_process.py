@@ -23,9 +23,9 @@ from disco.endpoints.llamacpp.refusals import malformed
 from disco.endpoints.llamacpp.runtime.child_protocol import pack, unpack, unpack_item
 from disco.endpoints.llamacpp.runtime.job import Job, Lost
 from disco.endpoints.llamacpp.runtime.speed_benchmark import Measurement
-from disco.endpoints.llamacpp.saving.prompt_keeper import warn
 from disco.errors import ConfigurationError, EndpointFailure
 from disco.events import Progress
+from disco.notices import warn
 
 __all__ = ["LAST_WORDS", "ModelProcess", "end_in_words", "require_processes"]
 

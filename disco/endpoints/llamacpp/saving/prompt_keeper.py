@@ -18,7 +18,7 @@ from disco.endpoints.saved_prompts import PromptCache
 from disco.endpoints.saved_prompts.prompt_file import Kind, PromptHead, UnusableFileError
 from disco.endpoints.saved_prompts.prompt_folder import PromptFolder
 
-__all__ = ["PromptKeeper", "keeper_of", "warn"]
+__all__ = ["PromptKeeper", "keeper_of"]
 
 LEADING_TOKENS: Final = 128
 """What prompts have in common at their beginning is saved from so many tokens on."""
@@ -64,11 +64,6 @@ class _Seen:
     ids: array[int]
     prompt_tokens: int
     leading: Callable[[], int]
-
-
-def warn(sentence: str) -> None:
-    """Log a warning."""
-    _log.warning("%s", sentence)
 
 
 class PromptKeeper:

@@ -1,0 +1,133 @@
+"""Whose fault a refusal is: the account's, the model's at that endpoint, or the request's.
+
+OpenAI's codes and types decide first, whatever the status. Then what the error says of itself (`param`), then the
+server's words, and only at the statuses at which providers say such things. Digits in a message decide nothing: a
+prompt, an identifier or a price may hold any number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from disco.errors import FailureKind
+
+__all__ = ["SAID_WITHIN", "kind_of_refusal"]
+
+SAID_WITHIN: Final = 400
+"""So many characters of a message count; what follows is mostly a quotation of the request."""
+
+# As in the providers' lists of errors, lower case. An account that is refused, has no credit, or may not be served.
+_ACCOUNT_CODES: Final = frozenset(
+    {
+        # OpenAI, "Error codes"; many others have taken these over
+        *("insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "invalid_api_key"),
+        *("account_deactivated", "access_terminated", "unsupported_country_region_territory"),
+        *(
+            "invalid_organization",
+            "organization_deactivated",
+            "mismatched_organization",
+            "mismatched_project",
+        ),
+        *("authentication_error", "permission_error", "billing_error"),  # Anthropic, "Errors"
+        *("insufficient_credits", "payment_required"),  # OpenRouter
+        *("insufficient_balance", "insufficient_funds", "credit_limit"),  # DeepSeek, Novita, Together
+        *("exceeded_current_quota_error", "invalid_authentication_error"),  # Moonshot
+        *("arrearage", "allocationquota.freetieronly"),  # Alibaba Cloud Model Studio
+        *("accountoverdueerror", "accessdenied"),  # Volcengine Ark
+        *("organization_restricted", "blocked_api_access", "project_spend_limit_reached"),  # Groq
+        *("insufficient_user_quota", "pre_consume_token_quota_failed"),  # one-api, new-api
+        *("budget_exceeded", "expired_key"),  # LiteLLM's proxy
+    }
+)
+# A model that the endpoint does not have, no longer has, or does not give to this key.
+_MODEL_CODES: Final = frozenset(
+    {
+        *("model_not_found", "model_deprecated"),  # OpenAI; vLLM and SGLang since 2025
+        *("deploymentnotfound", "deployment_not_found", "deploymentmodelnotsupported"),  # Azure
+        *("model_decommissioned", "model_terms_required"),  # Groq
+        *("model_permission_blocked_org", "model_permission_blocked_project"),  # Groq
+        *("model_not_available", "invalid_model", "model_not_exist"),  # Together, Mistral
+        *(
+            "model_not_supported",
+            "unknown_model",
+            "unavailable_model",
+            "no_access",
+        ),  # Hugging Face, GitHub Models
+        *("modelnotopen", "invalidendpointormodel.notfound", "model_not_found_error"),  # Volcengine, Alibaba
+        *(
+            "key_model_access_denied",
+            "team_model_access_denied",
+            "project_model_access_denied",
+        ),  # LiteLLM's proxy
+    }
+)
+_ACCOUNT_AT: Final = frozenset({None, 400, 402, 403, 429})
+_ACCOUNT_WORDS: Final = re.compile(
+    r"credit balance is too low"  # Anthropic, with 400
+    r"|insufficient (?:account )?(?:balance|credits?|funds|quota)"  # DeepSeek, OpenRouter, Novita, Fireworks
+    r"|(?:balance|credits?) (?:is|are) (?:insufficient|exhausted|depleted|not enough)"  # Gemini's prepaid, SiliconFlow
+    r"|exceeded your current quota"  # OpenAI, Moonshot
+    r"|billing (?:hard )?limit|billing (?:account )?(?:is )?not active|check your billing details"  # OpenAI
+    r"|used all (?:of )?(?:your )?available credits|(?:out of|no (?:remaining )?) ?credits"  # xAI, Perplexity
+    r"|(?:monthly|usage|your) (?:included credits|spend(?:ing)? limit)"  # Hugging Face, xAI, Groq, Mistral
+    r"|spend(?:ing)? limit (?:has been )?(?:reached|exceeded)"
+    r"|reached your specified api usage limits"  # Anthropic, with 400
+    r"|budget has been exceeded|exceeded budget"  # LiteLLM's proxy
+    r"|(?:account|organi[sz]ation|project|workspace)\b[^.]{0,60}"
+    r"\b(?:suspended|deactivated|disabled|restricted|overdue|in arrears|not active|in good standing)"
+    r"|(?:incorrect|invalid|expired) api key|api key (?:is )?(?:not valid|invalid|expired|disabled)"  # xAI, Gemini
+    r"|country, region, or territory",  # OpenAI
+    re.IGNORECASE,
+)
+# Gemini words its limits per minute and day as OpenAI words an account without credit, and says when they end.
+_PASSES: Final = re.compile(
+    r"quota exceeded for metric|(?:retry|try again) (?:in|after)|per (?:minute|day)", re.IGNORECASE
+)
+_MODEL_AT: Final = frozenset({None, 400, 403, 404, 410, 422})
+_NAME: Final = r"[ :/]*[\"'`\u201c]?[^\s\"'`\u201d]{0,200}[\"'`\u201d]?,?"
+_MODEL_WORDS: Final = re.compile(
+    # OpenAI, vLLM, Ollama, DeepSeek, Gemini, Groq, Fireworks, xAI, llama-cpp-python, LM Studio
+    rf"\bmodels?\b(?: id| name)?{_NAME} ?(?:(?:is|was|has been|currently|either) ){{0,3}}"
+    r"(?:do(?:es)? not exist|not exist|not found|not available|no longer (?:available|supported)"
+    r"|decommissioned|(?:retired|discontinued|deprecated) (?:and|on|since|as of)|discontinued|retired|unknown)\b"
+    rf"|\bmodels?\b{_NAME} has been deprecated"  # OpenAI
+    r"|^model: \S+$"  # Anthropic, with 404
+    r"|not a valid model|(?:invalid|unknown|no such|unsupported) model\b"  # OpenRouter, Mistral, LiteLLM's proxy
+    r"|no endpoints found (?:for|matching your data)|no allowed providers"  # OpenRouter
+    r"|(?:not |no )(?:have )?access to (?:the |this )?(?:requested )?model"  # OpenAI, Bedrock
+    r"|not allowed to access (?:the |this )?model|unable to access (?:non-serverless )?model"  # LiteLLM, Together
+    r"|deployment for this resource does not exist"  # Azure
+    r"|model[^.]{0,80}do(?:es)? not exist or you(?:r team)?\b[^.]{0,80} not have access",  # OpenAI, xAI
+    re.IGNORECASE,
+)
+_UNFIT_WORDS: Final = re.compile(r"no endpoints found that support", re.IGNORECASE)  # OpenRouter, with 404
+_FLAGGED_WORDS: Final = re.compile(r"\bflagged\b|\bmoderation\b", re.IGNORECASE)  # OpenRouter, with 403
+
+
+def kind_of_refusal(status: int | None, fields: Mapping[str, str], message: str) -> FailureKind | None:
+    """Return whose fault a refusal is; None where it says nothing of an account or a model.
+
+    Args:
+        status: of the response; None for an error in a stream.
+        fields: those of the error's `code`, `type`, `status`, `error_code` and `param` that it has, as text.
+        message: the server's words, the first `SAID_WITHIN` characters.
+    """
+    codes = {value.lower() for name, value in fields.items() if name != "param"}
+    if (
+        codes & _MODEL_CODES
+    ):  # before the accounts': one server gives both, of which the model's is the narrower
+        return FailureKind.MODEL
+    if codes & _ACCOUNT_CODES:
+        return FailureKind.ACCOUNT
+    if status == 403 and _FLAGGED_WORDS.search(message):
+        return FailureKind.CONTENT_FILTER
+    if status in _ACCOUNT_AT and _ACCOUNT_WORDS.search(message) and not _PASSES.search(message):
+        return FailureKind.ACCOUNT
+    if status in _MODEL_AT:
+        if fields.get("param") == "model" or _MODEL_WORDS.search(message):
+            return FailureKind.MODEL
+        if status == 404 and _UNFIT_WORDS.search(message):
+            return FailureKind.UNSERVED
+    return None
