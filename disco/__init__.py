@@ -12,10 +12,12 @@ from disco.client.endpoint_catalog.local_servers import LocalServer
 from disco.client.endpoint_catalog.plugged import Plugin
 from disco.client.endpoint_catalog.splits import Split
 from disco.client.endpoint_catalog.tiers import Tier
+from disco.client.evidence import Evidence, evidence, route_of
 from disco.client.settings import PromptCache
 from disco.client.sync.sync_client import AzureDisco, Disco
 from disco.errors import (
     AnswerTimeoutError,
+    BudgetExceededError,
     ConfigurationError,
     ContextLengthError,
     DiscoError,
@@ -26,6 +28,7 @@ from disco.errors import (
     RedactionError,
 )
 from disco.request import Timeouts
+from disco.session.records.route_record import RouteRecord
 
 _moved.install()
 
@@ -35,10 +38,12 @@ __all__ = [
     "AsyncDisco",
     "AzureDisco",
     "Backup",
+    "BudgetExceededError",
     "ConfigurationError",
     "ContextLengthError",
     "Disco",
     "DiscoError",
+    "Evidence",
     "IncompleteAnswerError",
     "LocalModelError",
     "LocalServer",
@@ -50,7 +55,10 @@ __all__ = [
     "RedactionError",
     "RevisedText",
     "RouteLog",
+    "RouteRecord",
     "Split",
     "Tier",
     "Timeouts",
+    "evidence",
+    "route_of",
 ]

@@ -20,6 +20,7 @@ from disco.client.routed_client import RoutedClient, has_signature_of, takes_arg
 from disco.client.server_calls import ServerCalls
 from disco.client.settings import ClientSettings, SharedParts
 from disco.endpoints.openai_api.sdk_client import send_counted
+from disco.errors import lay_evidence
 from disco.request import Timeouts
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from disco.client.endpoint_catalog.splits import Split
     from disco.client.endpoint_catalog.tiers import Tier
     from disco.client.power_watch import PowerSource
+    from disco.client.responses.responses_resource import DiscoResponses
     from disco.dispatch import Preset
     from disco.endpoints.continuation import Continuation
     from disco.endpoints.contract import Endpoint
@@ -58,6 +60,13 @@ class AsyncRouting(RoutedClient):
         from disco.client.chat.completions import DiscoChat  # noqa: PLC0415 - numpy loads with it
 
         return DiscoChat(self)  # type: ignore[arg-type] # the mixin is in front of an `AsyncOpenAI`
+
+    @cached_property
+    def responses(self) -> DiscoResponses:
+        """`client.responses`, routed."""
+        from disco.client.responses.responses_resource import DiscoResponses  # noqa: PLC0415 - rarely needed
+
+        return DiscoResponses(self)  # type: ignore[arg-type] # as above
 
     async def warm_up(self, model: str | None = None) -> None:
         """Load the local model, open the connection and find out how the server continues, all at once.
@@ -93,6 +102,15 @@ class AsyncRouting(RoutedClient):
         Raises:
             NoEndpointError: no server is configured, or the preset or the request keeps everything on this machine.
         """
+        try:
+            return await self._request(cast_to, options, stream=stream, stream_cls=stream_cls)
+        except Exception as error:
+            lay_evidence(error)
+            raise
+
+    async def _request(
+        self, cast_to: Any, options: FinalRequestOptions, *, stream: bool, stream_cls: Any
+    ) -> Any:
         if is_model_list(options) and not may_ask_server(self, options):
             return await self._process(cast_to, options, model_list(self), stream=stream, parser=stream_cls)
         way = way_of(self, options, stream=stream)
@@ -109,13 +127,15 @@ class AsyncRouting(RoutedClient):
             return answer
         from disco.client.chat.completions import answer_of, is_typed  # noqa: PLC0415 - numpy loads with it
         from disco.client.chat.object_stream import quick_stream_class  # noqa: PLC0415 - as above
+        from disco.client.chat.routed_results import routed  # noqa: PLC0415 - as above
         from disco.client.http_gateway import respond  # noqa: PLC0415
 
         if is_typed(cast_to, options, stream_cls):
             return await answer_of(self, way, options, stream=stream)
-        response = await respond(self, way, options, stream=stream)
+        response, source = await respond(self, way, options, stream=stream)
         parser = quick_stream_class(stream_cls)
-        return await self._process(cast_to, options, response, stream=stream, parser=parser)
+        made = await self._process(cast_to, options, response, stream=stream, parser=parser)
+        return routed(made, source)
 
     async def _ask_server(
         self, cast_to: Any, options: FinalRequestOptions, *, stream: bool = False, stream_cls: Any = None
