@@ -15,6 +15,7 @@ from disco.client.endpoint_catalog.tiers import Tier
 from disco.client.evidence import Evidence, evidence, route_of
 from disco.client.settings import PromptCache
 from disco.client.sync.sync_client import AzureDisco, Disco
+from disco.client.typed_settings import Budget, Options, PresetName
 from disco.errors import (
     AnswerTimeoutError,
     BudgetExceededError,
@@ -38,6 +39,7 @@ __all__ = [
     "AsyncDisco",
     "AzureDisco",
     "Backup",
+    "Budget",
     "BudgetExceededError",
     "ConfigurationError",
     "ContextLengthError",
@@ -49,8 +51,10 @@ __all__ = [
     "LocalServer",
     "ModelFileError",
     "NoEndpointError",
+    "Options",
     "Plugin",
     "PowerReadings",
+    "PresetName",
     "PromptCache",
     "RedactionError",
     "RevisedText",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 import anyio
 import httpx2
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from disco.client.endpoint_catalog.tiers import Tier
     from disco.client.power_watch import PowerSource
     from disco.client.responses.responses_resource import DiscoResponses
-    from disco.dispatch import Preset
+    from disco.client.typed_settings import AsyncAzureArguments, Budget, Options, PresetChoice
     from disco.endpoints.continuation import Continuation
     from disco.endpoints.contract import Endpoint
     from disco.endpoints.redaction import Redact
@@ -196,7 +196,8 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
             llama-server, the extra `prebuilt`, always in a process of its own), or `"auto"`: the first of these that is
             installed.
         preset: the name of a preset (`"balanced"`, `"cheap"`, `"battery-saver"`, `"fast"`, `"cascade"`, `"assist"`,
-            `"private"`), the path of a preset file, or a `Preset`.
+            `"private"`), the path of a preset file as a `Path` (a text that ends in ".toml" works, too, but type
+            checkers take it for a mistyped name), or a `Preset`.
         policy: the former name of `preset`.
         continuation: how the server is made to continue a half-written answer: `"auto"` (found out by a probe, at the
             latest when an answer needs it), `"none"`, or a `Continuation`.
@@ -227,10 +228,10 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
         budget: the most that may be spent within a sliding window, by all programs of the user together:
             `{"server_usd": 0.50, "window_s": 86_400}`. The keys are those of the preset's `[limits]`, which this
             replaces: `server_usd`, `server_tokens`, `device_tokens`, `window_s`, `unreported`, and `account` (only
-            clients with the same one share what is counted). See docs/how-to/budgets.md.
+            clients with the same one share what is counted). Its type is `disco.Budget`. See docs/how-to/budgets.md.
         timeouts: the four clocks of each attempt, in seconds. The SDK's `timeout` sets the clocks for silence.
-        default_options: options for every request, as in `extra_body={"disco": {...}}`. The options of a request
-            take precedence. `with_options(default_options=...)` adds to them.
+        default_options: options for every request, as in `extra_body={"disco": {...}}`; their type is `disco.Options`.
+            The options of a request take precedence. `with_options(default_options=...)` adds to them.
         redact: a function that is given each text of a request and returns the parts to hide, with their kinds:
             `{"ann@example.org": "EMAIL"}`. No endpoint but those on this machine gets these parts; it gets
             `[EMAIL_1]`, and the answer has the original in its place. Requests that disco does not route are refused.
@@ -268,24 +269,24 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
         local: str | os.PathLike[str] | Endpoint | LocalServer | Plugin | None = None,
         isolation: Literal["thread", "process"] = "thread",
         runtime: Runtime = "auto",
-        preset: str | os.PathLike[str] | Preset = "balanced",
-        policy: str | os.PathLike[str] | Preset | None = None,
+        preset: PresetChoice = "balanced",
+        policy: PresetChoice | None = None,
         continuation: str | Continuation = "auto",
         device_profile: str | os.PathLike[str] | DeviceProfile | None = None,
         server_profile: str | os.PathLike[str] | ServerProfile | None = None,
         price: PriceChoice | None = None,
         tiers: Sequence[Tier | Split | Endpoint | Plugin | str] = (),
         backups: Sequence[Backup | Plugin | str] = (),
-        budget: Mapping[str, Any] | None = None,
+        budget: Budget | None = None,
         histories: str | os.PathLike[str] | HistoryStore | None = None,
         state: str | os.PathLike[str] | bool | None = None,
         prompt_cache: bool | str | os.PathLike[str] | PromptCache = False,
         timeouts: Timeouts | None = None,
-        default_options: Mapping[str, Any] | None = None,
+        default_options: Options | None = None,
         redact: Redact | None = None,
         speculate: Literal["auto", "always", "off"] = "off",
         power: PowerSource = None,
-        shadow: str | os.PathLike[str] | Preset | None = None,
+        shadow: PresetChoice | None = None,
         attach: Literal["auto"] | bool = "auto",
         on_route: OnRoute | None = None,
         api_key: str | Callable[[], Awaitable[str]] | None = None,
@@ -352,5 +353,6 @@ class AsyncAzureDisco(AsyncRouting, AsyncAzureOpenAI):
     """
 
     @takes_arguments_of(AsyncAzureOpenAI.__init__)
-    def __init__(self, *, _shared: SharedParts | None = None, **given: Any) -> None:
-        self._begin(ClientSettings.taken_from(given), _shared, given)
+    def __init__(self, *, _shared: SharedParts | None = None, **given: Unpack[AsyncAzureArguments]) -> None:
+        arguments: dict[str, Any] = dict(given)
+        self._begin(ClientSettings.taken_from(arguments), _shared, arguments)

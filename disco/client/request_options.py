@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
@@ -56,6 +57,11 @@ class RequestOptions(BaseModel):
     classes: tuple[str, ...] | None = None
     judge: Literal["whole", "guard", "revise", "off"] | None = None
     speculate: bool | None = None
+
+    @field_validator("preset", mode="before")
+    @classmethod
+    def _may_be_a_path(cls, value: object) -> object:
+        return os.fspath(value) if isinstance(value, os.PathLike) else value
 
     @field_validator("task")
     @classmethod

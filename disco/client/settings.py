@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from disco.client.endpoint_catalog.tiers import Tier
     from disco.client.power_watch import PowerSource
     from disco.client.router import Router
-    from disco.dispatch import Preset
+    from disco.client.typed_settings import Budget, Options, PresetChoice
     from disco.endpoints.continuation import Continuation
     from disco.endpoints.continuation.verdicts import Verdicts
     from disco.endpoints.contract import Endpoint
@@ -40,24 +40,24 @@ class ClientSettings:
     local: str | os.PathLike[str] | Endpoint | LocalServer | Plugin | None = None
     isolation: Literal["thread", "process"] = "thread"
     runtime: Runtime = "auto"
-    preset: str | os.PathLike[str] | Preset = "balanced"
-    policy: str | os.PathLike[str] | Preset | None = None
+    preset: PresetChoice = "balanced"
+    policy: PresetChoice | None = None
     continuation: str | Continuation = "auto"
     device_profile: str | os.PathLike[str] | DeviceProfile | None = None
     server_profile: str | os.PathLike[str] | ServerProfile | None = None
     price: PriceChoice | None = None
     tiers: Sequence[Tier | Split | Endpoint | Plugin | str] = ()
     backups: Sequence[Backup | Plugin | str] = ()
-    budget: Mapping[str, Any] | None = None
+    budget: Budget | None = None
     histories: str | os.PathLike[str] | HistoryStore | None = None
     state: str | os.PathLike[str] | bool | None = None
     prompt_cache: bool | str | os.PathLike[str] | PromptCache = False
     timeouts: Timeouts | None = None
-    default_options: Mapping[str, Any] | None = None
+    default_options: Options | None = None
     redact: Redact | None = None
     speculate: Literal["auto", "always", "off"] = "off"
     power: PowerSource = None
-    shadow: str | os.PathLike[str] | Preset | None = None
+    shadow: PresetChoice | None = None
     attach: Literal["auto"] | bool = "auto"
     on_route: OnRoute | None = None
 

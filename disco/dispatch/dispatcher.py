@@ -25,6 +25,7 @@ from disco.profiles.time_distribution import Empirical
 
 __all__ = ["BudgetClass", "Dispatcher"]
 
+_UNEXPLAINED: Mapping[str, Mapping[str, str]] = {}
 _NONE: Mapping[str, CoolDown] = {}
 # Policies under which no other endpoint writes while a model is loaded: who may answer is fixed there.
 _WAITS = frozenset({"device_only", CASCADE})
@@ -109,6 +110,7 @@ class Dispatcher:
         resting: Mapping[str, CoolDown] = _NONE,
         probing: Collection[str] = (),
         spared: Mapping[str, CoolDown] = _NONE,
+        lacks: Mapping[str, Mapping[str, str]] = _UNEXPLAINED,
     ) -> Plan:
         """Plan one request.
 
@@ -132,13 +134,14 @@ class Dispatcher:
             probing: names of endpoints whose cool-down is over and which this request may probe.
             spared: endpoints that work and are to be left alone while another one may serve the request, by name, with
                 the reason. They come after those, and before the endpoints that cool down.
+            lacks: see `eligible`.
 
         Raises:
             NoEndpointError, ContextLengthError: see `eligible`.
         """
         if self._preset.limits.local_only and features.reach != "device":
             features = replace(features, reach="device")
-        able = eligible(features, candidates, served)
+        able = eligible(features, candidates, served, lacks)
         if len(able) > 1:
             answer_tokens = TYPICAL_ANSWER_TOKENS if features.max_tokens is None else features.max_tokens
             able.sort(key=lambda c: _preference(c, features.prompt_tokens, answer_tokens))

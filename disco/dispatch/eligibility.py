@@ -30,6 +30,14 @@ _TOO_FAR: Mapping[Reach, tuple[str, str]] = {
 }
 
 _NOTHING: frozenset[str] = frozenset()
+_UNEXPLAINED: Mapping[str, Mapping[str, str]] = {}
+# The parameter by which a request asks for a feature, where it has another name.
+_PARAMS = {
+    "json_schema": "response_format",
+    "images": "messages",
+    "audio": "messages",
+    "reasoning": "reasoning_effort",
+}
 
 
 def is_within(reach: Reach, bound: Reach) -> bool:
@@ -41,6 +49,7 @@ def eligible(
     features: Features,
     candidates: Sequence[Candidate],
     served: Mapping[str, frozenset[str] | None],
+    lacks: Mapping[str, Mapping[str, str]] = _UNEXPLAINED,
 ) -> list[Candidate]:
     """Return the candidates that may serve the request, in their given order.
 
@@ -49,6 +58,7 @@ def eligible(
         candidates: every configured endpoint.
         served: by endpoint name, the features that the endpoint serves (`Capabilities.features`); None: it serves
             every feature. An endpoint that is missing here serves plain text only: features are never assumed.
+        lacks: by endpoint name, why it does not serve a feature, for the message (`Capabilities.lacks`).
 
     Raises:
         ContextLengthError: no endpoint may serve the request, and at least one of them would serve a shorter prompt.
@@ -72,7 +82,7 @@ def eligible(
             continue
         left.append(candidate)
     if not left:
-        raise _refusal(features, candidates, served, wanted_tokens)
+        raise _refusal(features, candidates, served, wanted_tokens, lacks)
     return left
 
 
@@ -81,6 +91,7 @@ def _refusal(
     candidates: Sequence[Candidate],
     served: Mapping[str, frozenset[str] | None],
     wanted_tokens: int,
+    lacks: Mapping[str, Mapping[str, str]],
 ) -> NoEndpointError:
     if not candidates:
         return NoEndpointError(
@@ -89,6 +100,7 @@ def _refusal(
     lines: list[str] = []
     remedies: dict[str, None] = {}  # ordered and without repeats
     only_context = False
+    param: str | None = None
     for candidate in candidates:
         reasons = []
         if candidate.reach in _FARTHER[features.reach]:
@@ -98,7 +110,11 @@ def _refusal(
         serves = served.get(candidate.name, _NOTHING)
         missing = sorted(features.needs - serves) if serves is not None else []
         if missing:
-            reasons.append(f"it does not serve {', '.join(missing)}")
+            why = {reason for name in missing if (reason := lacks.get(candidate.name, {}).get(name))}
+            reasons.append(
+                " ".join([f"it does not serve {', '.join(missing)}", *(f"({w})" for w in sorted(why))])
+            )
+            param = param or _PARAMS.get(missing[0], missing[0])
             remedies["configure an endpoint that serves what the request needs, or leave it out"] = None
         limit = candidate.context_tokens
         if limit is not None and wanted_tokens > limit:
@@ -113,7 +129,7 @@ def _refusal(
         + "; or ".join(remedies)
         + "."
     )
-    return ContextLengthError(message) if only_context else NoEndpointError(message)
+    return ContextLengthError(message) if only_context else NoEndpointError(message, param=param)
 
 
 def _context_reason(features: Features, wanted_tokens: int, limit: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial, wraps
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 import anyio
 import httpx2
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from disco.client.endpoint_catalog.tiers import Tier
     from disco.client.power_watch import PowerSource
     from disco.client.responses.responses_resource import DiscoSyncResponses
-    from disco.dispatch import Preset
+    from disco.client.typed_settings import AzureArguments, Budget, Options, PresetChoice
     from disco.endpoints.continuation import Continuation
     from disco.endpoints.contract import Endpoint
     from disco.endpoints.redaction import Redact
@@ -225,24 +225,24 @@ class Disco(SyncRouting, OpenAI):
         local: str | os.PathLike[str] | Endpoint | LocalServer | Plugin | None = None,
         isolation: Literal["thread", "process"] = "thread",
         runtime: Runtime = "auto",
-        preset: str | os.PathLike[str] | Preset = "balanced",
-        policy: str | os.PathLike[str] | Preset | None = None,
+        preset: PresetChoice = "balanced",
+        policy: PresetChoice | None = None,
         continuation: str | Continuation = "auto",
         device_profile: str | os.PathLike[str] | DeviceProfile | None = None,
         server_profile: str | os.PathLike[str] | ServerProfile | None = None,
         price: PriceChoice | None = None,
         tiers: Sequence[Tier | Split | Endpoint | Plugin | str] = (),
         backups: Sequence[Backup | Plugin | str] = (),
-        budget: Mapping[str, Any] | None = None,
+        budget: Budget | None = None,
         histories: str | os.PathLike[str] | HistoryStore | None = None,
         state: str | os.PathLike[str] | bool | None = None,
         prompt_cache: bool | str | os.PathLike[str] | PromptCache = False,
         timeouts: Timeouts | None = None,
-        default_options: Mapping[str, Any] | None = None,
+        default_options: Options | None = None,
         redact: Redact | None = None,
         speculate: Literal["auto", "always", "off"] = "off",
         power: PowerSource = None,
-        shadow: str | os.PathLike[str] | Preset | None = None,
+        shadow: PresetChoice | None = None,
         attach: Literal["auto"] | bool = "auto",
         on_route: OnRoute | None = None,
         api_key: str | Callable[[], str] | None = None,
@@ -308,8 +308,9 @@ class AzureDisco(SyncRouting, AzureOpenAI):
     """
 
     @takes_arguments_of(AzureOpenAI.__init__)
-    def __init__(self, *, _shared: SharedParts | None = None, **given: Any) -> None:
-        self._begin(ClientSettings.taken_from(given), _shared, given)
+    def __init__(self, *, _shared: SharedParts | None = None, **given: Unpack[AzureArguments]) -> None:
+        arguments: dict[str, Any] = dict(given)
+        self._begin(ClientSettings.taken_from(arguments), _shared, arguments)
 
 
 class DiscoSyncCompletions(Completions):
