@@ -110,9 +110,10 @@ def _refusal(
         serves = served.get(candidate.name, _NOTHING)
         missing = sorted(features.needs - serves) if serves is not None else []
         if missing:
-            why = {reason for name in missing if (reason := lacks.get(candidate.name, {}).get(name))}
+            known = lacks.get(candidate.name, {})
+            why = sorted({known[name] for name in missing if name in known})
             reasons.append(
-                " ".join([f"it does not serve {', '.join(missing)}", *(f"({w})" for w in sorted(why))])
+                " ".join([f"it does not serve {', '.join(missing)}", *(f"({one})" for one in why)])
             )
             param = param or _PARAMS.get(missing[0], missing[0])
             remedies["configure an endpoint that serves what the request needs, or leave it out"] = None
