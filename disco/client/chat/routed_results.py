@@ -44,7 +44,10 @@ class AnswerSource(Protocol):
         ...
 
     def fail(self, error: Exception, text: str = "") -> None:
-        """Put the evidence on an error that the reader of the answer raises; `text`: the text of a whole answer."""
+        """Put the evidence on an error that the reader of the answer raises; a second time, what was not known then.
+
+        `text`: the text of a whole answer.
+        """
         ...
 
 
@@ -62,8 +65,9 @@ class LiveSource:
 
     def fail(self, error: Exception, text: str = "") -> None:
         """See `AnswerSource`."""
-        if "partial_text" not in vars(error):
-            text = text or self._live.session.transcript.text
+        known = vars(error)
+        if known.get("route") is None:  # it may be written since
+            text = known.get("partial_text") or text or self._live.session.transcript.text
             attach_evidence(error, partial_text=text, route=self._live.record)
 
 
@@ -107,12 +111,19 @@ class RouteOfSource:
 
 
 class _Guarded:
-    """The iterator of one of the SDK's streams, whose errors have `partial_text` and `route`."""
+    """The iterator of one of the SDK's streams, whose errors have `partial_text` and `route`.
 
-    __slots__ = ("_of", "_source")
+    Args:
+        of: the iterator; it is over once it has raised.
+        source: the answer.
+        close: closes the stream that a helper reads. An error of the helper's own would leave its answer running, and
+            so without a record.
+    """
 
-    def __init__(self, of: Any, source: AnswerSource) -> None:
-        self._of, self._source = of, source
+    __slots__ = ("_close", "_of", "_source")
+
+    def __init__(self, of: Any, source: AnswerSource, close: Callable[[], Any] | None) -> None:
+        self._of, self._source, self._close = of, source, close
 
     def __iter__(self) -> Self:
         return self
@@ -123,6 +134,9 @@ class _Guarded:
         except Exception as error:
             if not isinstance(error, StopIteration):
                 self._source.fail(error)
+                if self._close is not None:
+                    self._close()
+                    self._source.fail(error)
             raise
 
     def close(self) -> None:
@@ -141,6 +155,9 @@ class _GuardedAsync(_Guarded):
         except Exception as error:
             if not isinstance(error, StopAsyncIteration):
                 self._source.fail(error)
+                if self._close is not None:
+                    await self._close()
+                    self._source.fail(error)
             raise
 
     async def aclose(self) -> None:
@@ -164,7 +181,9 @@ def become(result: Any, kind: type, source: AnswerSource) -> None:
     result.__class__, result._answer_source = kind, source  # noqa: SLF001 - our own class now
     if hasattr(result, "_iterator"):
         guard = _GuardedAsync if hasattr(result, "__anext__") else _Guarded
-        result._iterator = guard(result._iterator, source)  # noqa: SLF001 - the SDK reads its streams from it
+        read: Any = getattr(result, "_raw_stream", None)
+        close = None if read is None else read.close
+        result._iterator = guard(result._iterator, source, close)  # noqa: SLF001 - the SDK reads its streams from it
 
 
 def routed(result: Any, source: AnswerSource) -> Any:
