@@ -6,16 +6,15 @@ from disco import (
 )
 from disco.client import PowerReadings, RouteLog
 from disco.client.async_client import AsyncAzureDisco, AsyncDisco
+from disco.client.chat.evidence import Evidence, evidence, route_of
 from disco.client.chat.revised_text import RevisedText
 from disco.client.endpoint_catalog.backups import Backup
 from disco.client.endpoint_catalog.local_servers import LocalServer
 from disco.client.endpoint_catalog.plugged import Plugin
 from disco.client.endpoint_catalog.splits import Split
 from disco.client.endpoint_catalog.tiers import Tier
-from disco.client.evidence import Evidence, evidence, route_of
-from disco.client.settings import PromptCache
+from disco.client.settings import Budget, Options, PresetName, PromptCache
 from disco.client.sync.sync_client import AzureDisco, Disco
-from disco.client.typed_settings import Budget, Options, PresetName
 from disco.errors import (
     AnswerTimeoutError,
     BudgetExceededError,

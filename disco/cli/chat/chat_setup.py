@@ -17,7 +17,7 @@ from disco.cli.chat.view import View
 from disco.cli.console import Screen
 from disco.client import AsyncDisco, RouteLog
 from disco.client.endpoint_catalog.runtimes import Runtime
-from disco.client.typed_settings import Budget
+from disco.client.settings import Budget
 from disco.dispatch import available_presets, load_preset
 from disco.errors import ConfigurationError
 from disco.session.records.route_record import RouteRecord

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from disco.client.endpoint_catalog.tiers import Tier
     from disco.client.power_watch import PowerSource
     from disco.client.responses.responses_resource import DiscoSyncResponses
-    from disco.client.typed_settings import AzureArguments, Budget, Options, PresetChoice
+    from disco.client.settings import AzureArguments, Budget, Options, PresetChoice
     from disco.endpoints.continuation import Continuation
     from disco.endpoints.contract import Endpoint
     from disco.endpoints.redaction import Redact

@@ -12,8 +12,7 @@ import pytest
 import disco
 from disco import AsyncAzureDisco, AzureDisco, Disco
 from disco.client.request_options import RequestOptions
-from disco.client.settings import ClientSettings
-from disco.client.typed_settings import AsyncAzureArguments, AzureArguments, OwnArguments
+from disco.client.settings import AsyncAzureArguments, AzureArguments, ClientSettings, OwnArguments
 from disco.dispatch import available_presets
 from disco.dispatch.presets import LimitsSection
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
