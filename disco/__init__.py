@@ -6,16 +6,18 @@ from disco import (
 )
 from disco.client import PowerReadings, RouteLog
 from disco.client.async_client import AsyncAzureDisco, AsyncDisco
+from disco.client.chat.evidence import Evidence, evidence, route_of
 from disco.client.chat.revised_text import RevisedText
 from disco.client.endpoint_catalog.backups import Backup
 from disco.client.endpoint_catalog.local_servers import LocalServer
 from disco.client.endpoint_catalog.plugged import Plugin
 from disco.client.endpoint_catalog.splits import Split
 from disco.client.endpoint_catalog.tiers import Tier
-from disco.client.settings import PromptCache
+from disco.client.settings import Budget, Options, PresetName, PromptCache
 from disco.client.sync.sync_client import AzureDisco, Disco
 from disco.errors import (
     AnswerTimeoutError,
+    BudgetExceededError,
     ConfigurationError,
     ContextLengthError,
     DiscoError,
@@ -27,6 +29,7 @@ from disco.errors import (
     RedactionError,
 )
 from disco.request import Timeouts
+from disco.session.records.route_record import RouteRecord
 
 _moved.install()
 
@@ -36,23 +39,31 @@ __all__ = [
     "AsyncDisco",
     "AzureDisco",
     "Backup",
+    "Budget",
+    "BudgetExceededError",
     "ConfigurationError",
     "ContextLengthError",
     "Disco",
     "DiscoError",
     "DiscoWarning",
+    "Evidence",
     "IncompleteAnswerError",
     "LocalModelError",
     "LocalServer",
     "ModelFileError",
     "NoEndpointError",
+    "Options",
     "Plugin",
     "PowerReadings",
+    "PresetName",
     "PromptCache",
     "RedactionError",
     "RevisedText",
     "RouteLog",
+    "RouteRecord",
     "Split",
     "Tier",
     "Timeouts",
+    "evidence",
+    "route_of",
 ]

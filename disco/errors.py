@@ -19,15 +19,16 @@ UserWarning
 └── DiscoWarning                  a fault that the answers hide; shown where the application has set up no logging
 
 An error that a server itself caused (401, 429, a reset connection, ...) is raised as the `openai` exception that the
-SDK made of it, with its type unchanged. When text had already been delivered, that text and the route record are
-attributes of the raised exception, `partial_text` and `route` (see `attach_evidence`). They are never part of its
-message.
+SDK made of it, with its type unchanged. Every error of a request, whoever defines its type, has the attributes
+`partial_text`, the text already delivered, and `route`, the route record or None. They are never part of its message.
+`disco.evidence(error)` gives both in a way that type checkers follow, for any exception.
 
 Messages name the thing, what is wrong with it, and the remedy. They never contain prompts, answers or keys.
 """
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import math
 from collections.abc import Hashable, Iterable
@@ -53,6 +54,7 @@ __all__ = [
     "RedactionError",
     "WrongMaskError",
     "attach_evidence",
+    "lay_evidence",
     "nearest",
 ]
 
@@ -62,7 +64,16 @@ class DiscoWarning(UserWarning):
 
 
 class DiscoError(openai.OpenAIError):
-    """Base of disco's own errors."""
+    """Base of disco's own errors.
+
+    Attributes:
+        route: the route record (`disco.RouteRecord`) of the answer that the error ended; None where no endpoint was
+            asked. `disco.evidence(error).route` is the same, with its type.
+        partial_text: the text that was written before the error; "" where there was none.
+    """
+
+    route: Any = None
+    partial_text: str = ""
 
 
 class ConfigurationError(DiscoError, ValueError):
@@ -209,9 +220,16 @@ def attach_evidence(error: Exception, *, partial_text: str, route: Any) -> Excep
         partial_text: the text already delivered.
         route: the route record; None where there is none.
     """
-    error.partial_text = partial_text  # type: ignore[attr-defined]
-    error.route = route  # type: ignore[attr-defined]
+    with contextlib.suppress(AttributeError, TypeError):  # a class of an application's may forbid it
+        error.partial_text = partial_text  # type: ignore[attr-defined]
+        error.route = route  # type: ignore[attr-defined]
     return error
+
+
+def lay_evidence(error: Exception) -> None:
+    """Give an error that a client raises the two attributes of `attach_evidence`, unless it has them."""
+    if getattr(error, "partial_text", None) is None:
+        attach_evidence(error, partial_text="", route=None)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -21,8 +21,10 @@ import pydantic
 import pytest
 from jinja2.filters import FILTERS, do_format
 from jinja2.sandbox import SandboxedEnvironment
-from openai import _constants
+from openai import _constants, _legacy_response, _response
 from openai._models import FinalRequestOptions
+from openai.lib import _parsing
+from openai.lib._parsing._responses import TextFormatT
 from openai.lib.streaming.chat import AsyncChatCompletionStream
 from openai.resources.chat.completions.completions import validate_response_format
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
@@ -158,6 +160,27 @@ def test_one_connection_of_the_server():
     assert STATUS_LINE[431].startswith(b"HTTP/1.1 431 ")
     for name in ("_unset_keepalive_if_required", "_should_upgrade", "handle_websocket_upgrade"):
         assert parameters(getattr(HttpToolsProtocol, name)) == {"self"}
+
+
+@pins(
+    "openai",
+    "openai._legacy_response openai._response openai.lib._parsing openai.lib._parsing._responses _raw_stream",
+)
+def test_what_the_sdk_makes_of_an_answer():
+    """disco.client.chat.routed_results, disco.client.chat.helper_events
+    to give the route record to raw responses and to the streams of helpers, and to type what they parse into.
+    Remedy: find the classes that `with_raw_response` and `with_streaming_response` return, the type variables of
+    `parse`, and what a helper's stream reads; without a class, `routed` returns its argument as it is."""
+    options = OPTIONS.model_copy(update={"post_parser": lambda made: (made, "parsed")})
+    given = {"raw": REPLY, "cast_to": ChatCompletion, "client": SDK, "stream": False, "stream_cls": None}
+    for kind in (_legacy_response.LegacyAPIResponse, _response.APIResponse):
+        assert kind(**given, options=options).parse()[1] == "parsed"
+    assert inspect.iscoroutinefunction(_response.AsyncAPIResponse.parse)
+    assert {_parsing.ResponseFormatT.__name__, TextFormatT.__name__} == {"ResponseFormatT", "TextFormatT"}
+    given = {"cast_to": ChatCompletionChunk, "response": httpx2.Response(200), "client": SDK}
+    raw = openai.AsyncStream[ChatCompletionChunk](**given)
+    stream = AsyncChatCompletionStream(raw_stream=raw, response_format=openai.omit, input_tools=openai.omit)
+    assert stream._raw_stream is raw
 
 
 @pins("openai", "_state _input_tools _response_format _rich_response_format")

@@ -27,3 +27,27 @@ def test_a_typed_application_is_clean_and_mistakes_are_found():
     wrong = {str(number) for number, line in enumerate(lines, 1) if line.endswith("# wrong")}
     assert found == {("tests/typing/wrong_use.py", number) for number in wrong}, ran.stdout + ran.stderr
     assert (ran.returncode, len(wrong) > 0) == (1, True)
+
+
+# Pages whose code a reader takes over whole: a client, its options, its budget, its errors.
+PAGES = (
+    "README.md",
+    "docs/reference/async-client.md",
+    "docs/how-to/from-openai.md",
+    "docs/how-to/budgets.md",
+)
+
+
+@pytest.mark.slow  # as above
+def test_what_a_reader_takes_over_from_these_pages_is_typed(tmp_path):
+    for page in PAGES:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+        assert blocks, page
+        for number, block in enumerate(blocks):
+            (tmp_path / f"{Path(page).stem.replace('-', '_')}_{number}.py").write_text(
+                block, encoding="utf-8"
+            )
+    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(tmp_path)]
+    ran = subprocess.run(command, check=False, capture_output=True, text=True, timeout=1800, cwd=ROOT)
+    assert (ran.returncode, ran.stdout) == (0, ""), ran.stdout + ran.stderr

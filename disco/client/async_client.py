@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 import anyio
 import httpx2
@@ -21,6 +21,7 @@ from disco.client.routed_client import RoutedClient, has_signature_of, takes_arg
 from disco.client.server_calls import ServerCalls
 from disco.client.settings import ClientSettings, SharedParts
 from disco.endpoints.openai_api.sdk_client import send_counted
+from disco.errors import lay_evidence
 from disco.request import Timeouts
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
     from disco.client.endpoint_catalog.splits import Split
     from disco.client.endpoint_catalog.tiers import Tier
     from disco.client.power_watch import PowerSource
-    from disco.dispatch import Preset
+    from disco.client.responses.responses_resource import DiscoResponses
+    from disco.client.settings import AsyncAzureArguments, Budget, Options, PresetChoice
     from disco.endpoints.continuation import Continuation
     from disco.endpoints.contract import Endpoint
     from disco.endpoints.redaction import Redact
@@ -59,6 +61,13 @@ class AsyncRouting(RoutedClient):
         from disco.client.chat.completions import DiscoChat  # noqa: PLC0415 - numpy loads with it
 
         return DiscoChat(self)  # type: ignore[arg-type] # the mixin is in front of an `AsyncOpenAI`
+
+    @cached_property
+    def responses(self) -> DiscoResponses:
+        """`client.responses`, routed."""
+        from disco.client.responses.responses_resource import DiscoResponses  # noqa: PLC0415 - rarely needed
+
+        return DiscoResponses(self)  # type: ignore[arg-type] # as above
 
     async def warm_up(self, model: str | None = None) -> None:
         """Load the local model, open the connection and find out how the server continues, all at once.
@@ -95,6 +104,15 @@ class AsyncRouting(RoutedClient):
         Raises:
             NoEndpointError: no server is configured, or the preset or the request keeps everything on this machine.
         """
+        try:
+            return await self._request(cast_to, options, stream=stream, stream_cls=stream_cls)
+        except Exception as error:
+            lay_evidence(error)
+            raise
+
+    async def _request(
+        self, cast_to: Any, options: FinalRequestOptions, *, stream: bool, stream_cls: Any
+    ) -> Any:
         if is_model_list(options) and not may_ask_server(self, options):
             return await self._process(cast_to, options, model_list(self), stream=stream, parser=stream_cls)
         way = way_of(self, options, stream=stream)
@@ -111,13 +129,15 @@ class AsyncRouting(RoutedClient):
             return answer
         from disco.client.chat.completions import answer_of, is_typed  # noqa: PLC0415 - numpy loads with it
         from disco.client.chat.object_stream import quick_stream_class  # noqa: PLC0415 - as above
+        from disco.client.chat.routed_results import routed  # noqa: PLC0415 - as above
         from disco.client.http_gateway import respond  # noqa: PLC0415
 
         if is_typed(cast_to, options, stream_cls):
             return await answer_of(self, way, options, stream=stream)
-        response = await respond(self, way, options, stream=stream)
+        response, source = await respond(self, way, options, stream=stream)
         parser = quick_stream_class(stream_cls)
-        return await self._process(cast_to, options, response, stream=stream, parser=parser)
+        made = await self._process(cast_to, options, response, stream=stream, parser=parser)
+        return routed(made, source)
 
     async def _ask_server(
         self, cast_to: Any, options: FinalRequestOptions, *, stream: bool = False, stream_cls: Any = None
@@ -178,8 +198,9 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
             llama-server, the extra `prebuilt`, always in a process of its own), or `"auto"`: the first of these that is
             installed.
         preset: the name of a preset (`"server-first"`, `"balanced"`, `"cheap"`, `"fast"`, `"cascade"`, `"assist"`,
-            `"speech"`, `"private"`), the path of a preset file, or a `Preset`. Without one, the server answers, and
-            the other endpoints take over when it fails, refuses or is late.
+            `"speech"`, `"private"`), the path of a preset file as a `Path` (a text that ends in ".toml" works, too, but
+            type checkers take it for a mistyped name), or a `Preset`. Without one, the server answers, and the other
+            endpoints take over when it fails, refuses or is late.
         policy: the former name of `preset`.
         continuation: how the server is made to continue a half-written answer: `"auto"` (found out by a probe, at the
             latest when an answer needs it), `"none"`, or a `Continuation`.
@@ -210,10 +231,10 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
         budget: the most that may be spent within a sliding window, by all programs of the user together:
             `{"server_usd": 0.50, "window_s": 86_400}`. The keys are those of the preset's `[limits]`, which this
             replaces: `server_usd`, `server_tokens`, `device_tokens`, `window_s`, `unreported`, and `account` (only
-            clients with the same one share what is counted). See docs/how-to/budgets.md.
+            clients with the same one share what is counted). Its type is `disco.Budget`. See docs/how-to/budgets.md.
         timeouts: the four clocks of each attempt, in seconds. The SDK's `timeout` sets the clocks for silence.
-        default_options: options for every request, as in `extra_body={"disco": {...}}`. The options of a request
-            take precedence. `with_options(default_options=...)` adds to them.
+        default_options: options for every request, as in `extra_body={"disco": {...}}`; their type is `disco.Options`.
+            The options of a request take precedence. `with_options(default_options=...)` adds to them.
         redact: a function that is given each text of a request and returns the parts to hide, with their kinds:
             `{"ann@example.org": "EMAIL"}`. No endpoint but those on this machine gets these parts; it gets
             `[EMAIL_1]`, and the answer has the original in its place. Requests that disco does not route are refused.
@@ -251,24 +272,24 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
         local: str | os.PathLike[str] | Endpoint | LocalServer | Plugin | None = None,
         isolation: Literal["thread", "process"] = "thread",
         runtime: Runtime = "auto",
-        preset: str | os.PathLike[str] | Preset = DEFAULT_PRESET,
-        policy: str | os.PathLike[str] | Preset | None = None,
+        preset: PresetChoice = DEFAULT_PRESET,
+        policy: PresetChoice | None = None,
         continuation: str | Continuation = "auto",
         device_profile: str | os.PathLike[str] | DeviceProfile | None = None,
         server_profile: str | os.PathLike[str] | ServerProfile | None = None,
         price: PriceChoice | None = None,
         tiers: Sequence[Tier | Split | Endpoint | Plugin | str] = (),
         backups: Sequence[Backup | Plugin | str] = (),
-        budget: Mapping[str, Any] | None = None,
+        budget: Budget | None = None,
         histories: str | os.PathLike[str] | HistoryStore | None = None,
         state: str | os.PathLike[str] | bool | None = None,
         prompt_cache: bool | str | os.PathLike[str] | PromptCache = False,
         timeouts: Timeouts | None = None,
-        default_options: Mapping[str, Any] | None = None,
+        default_options: Options | None = None,
         redact: Redact | None = None,
         speculate: Literal["auto", "always", "off"] = "off",
         power: PowerSource = None,
-        shadow: str | os.PathLike[str] | Preset | None = None,
+        shadow: PresetChoice | None = None,
         attach: Literal["auto"] | bool = "auto",
         on_route: OnRoute | None = None,
         api_key: str | Callable[[], Awaitable[str]] | None = None,
@@ -335,5 +356,6 @@ class AsyncAzureDisco(AsyncRouting, AsyncAzureOpenAI):
     """
 
     @takes_arguments_of(AsyncAzureOpenAI.__init__)
-    def __init__(self, *, _shared: SharedParts | None = None, **given: Any) -> None:
-        self._begin(ClientSettings.taken_from(given), _shared, given)
+    def __init__(self, *, _shared: SharedParts | None = None, **given: Unpack[AsyncAzureArguments]) -> None:
+        arguments: dict[str, Any] = dict(given)
+        self._begin(ClientSettings.taken_from(arguments), _shared, arguments)

@@ -28,6 +28,7 @@ from disco.request import Request
 if TYPE_CHECKING:
     from openai._models import FinalRequestOptions
 
+    from disco.client.chat.routed_results import LiveSource
     from disco.client.live_driver import LiveSession
     from disco.client.routed_client import RoutedClient
     from disco.client.router import Router
@@ -141,9 +142,13 @@ async def _redacted_outside(request: Request, redact: Redact, router: Router, ow
 
 async def respond(
     client: RoutedClient, routed: Routed, options: FinalRequestOptions, *, stream: bool
-) -> httpx2.Response:
-    """Return a routed answer as the HTTP response that a server would have sent."""
+) -> tuple[httpx2.Response, LiveSource]:
+    """Return a routed answer as the HTTP response that a server would have sent, and what knows its route.
+
+    What the SDK makes of the response, its `post_parser` gives the route to.
+    """
     from disco.client.chat.http_encoding import EventStream, document  # noqa: PLC0415 - as above
+    from disco.client.chat.routed_results import LiveSource, parsed_by  # noqa: PLC0415 - as above
 
     began_at = anyio.current_time()
     asked = request_as_sent(client, options)
@@ -158,4 +163,6 @@ async def respond(
         kind = {"content-type": "text/event-stream; charset=utf-8"}
         response = httpx2.Response(200, request=asked, headers=kind, stream=events)
     response.elapsed = timedelta(seconds=anyio.current_time() - began_at)
-    return response
+    source = LiveSource(live)
+    options.post_parser = parsed_by(options.post_parser, source)
+    return response, source

@@ -46,6 +46,7 @@ class PlanningView:
     Attributes:
         candidates: every endpoint, in its present state.
         served: by endpoint name, the request features that the endpoint serves; see `eligible`.
+        lacks: by endpoint name, why it does not serve a feature; see `eligible`.
         known: names of the endpoints whose TTFT is known.
         offline: names of the endpoints that this machine has no route to.
         dispatcher: plans under the preset.
@@ -60,6 +61,7 @@ class PlanningView:
 
     candidates: Sequence[Candidate]
     served: Mapping[str, frozenset[str] | None]
+    lacks: Mapping[str, Mapping[str, str]]
     known: Sequence[str]
     offline: Sequence[str]
     dispatcher: Dispatcher
@@ -172,6 +174,7 @@ def prepare(
         probing=probing,
         spared=spared_by(view.power, view.candidates),
         takeover=options.takeover,
+        lacks=view.lacks,
     )
     if view.power is not None:
         plan = replace(plan, power=with_offline(view.power, view.offline))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -14,7 +15,7 @@ from disco.request import check_classes
 
 __all__ = ["DEFAULT_PRESET", "NO_OPTIONS", "RequestOptions", "chosen_preset", "merge_options", "take_options"]
 
-DEFAULT_PRESET = "server-first"
+DEFAULT_PRESET: Final = "server-first"
 """What applies where no preset is named: no answer is worse for it than the server's alone."""
 
 _TASK = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -74,6 +75,11 @@ class RequestOptions(BaseModel):
         if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
             raise ValueError('must be a list of names of endpoints, such as ["backup-1", "device"]')
         return tuple(value)
+
+    @field_validator("preset", mode="before")
+    @classmethod
+    def _may_be_a_path(cls, value: object) -> object:
+        return os.fspath(value) if isinstance(value, os.PathLike) else value
 
     @field_validator("task")
     @classmethod

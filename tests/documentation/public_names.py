@@ -51,7 +51,8 @@ def public() -> dict[str, Any]:
     found: dict[Any, str] = {}
     for shown in modules():
         module, _, name = shown.rpartition(".")
-        names = [name] if inspect.isclass(getattr(importlib.import_module(module), name, None)) else None
+        named = getattr(importlib.import_module(module), name, None)
+        names = [name] if inspect.isclass(named) or inspect.isfunction(named) else None
         home = importlib.import_module(module if names else shown)
         for each in names or home.__all__:
             it = getattr(home, each)

@@ -25,7 +25,7 @@ def exchange(response):
         response.method,
         response.request_id,
     )
-    return type(response), sent, got, mine, response.retries_taken, response.http_version
+    return type(response).__name__, sent, got, mine, response.retries_taken, response.http_version
 
 
 @pytest.mark.parametrize("resource", ["chat", "responses"])

@@ -7,10 +7,11 @@ from typing import assert_type
 
 import openai
 from openai import AsyncOpenAI
-from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionMessageParam
+from pydantic import BaseModel
 
 import disco
-from disco import AsyncDisco, RouteLog, Timeouts
+from disco import AsyncAzureDisco, AsyncDisco, AzureDisco, Disco, RouteLog, Timeouts
 from disco.client.chat.chat_chunks import RoutedChatCompletion
 from disco.client.chat.stream_types import DiscoStream
 from disco.dispatch import Preset, available_presets, load_preset
@@ -103,6 +104,72 @@ def errors(
     """Handlers an application already has go on working; disco's own are finer."""
     assert_type(refused.code, str | None)
     return refused, late, lost, wrong, other
+
+
+class Sea(BaseModel):
+    wide: bool
+
+
+def named(name: disco.PresetName, path: Path, found: str, own: disco.Options) -> list[Disco]:
+    """A preset by its name, its file, or a name that is known at run time only."""
+    return [
+        Disco(preset=name, budget={"usd": 5, "per": "month"}, default_options=own),
+        Disco(
+            preset=path,
+            budget=disco.Budget(server_usd=0.5, window_s=86_400),
+            default_options={"preset": path},
+        ),
+        Disco(preset=load_preset(found), budget={"server_tokens": 5, "window_s": 1, "account": "test"}),
+    ]
+
+
+def azure(preset: Preset) -> tuple[openai.AsyncAzureOpenAI, openai.AzureOpenAI]:
+    own = disco.Options(preset="fast", pace_tps="off", classes=["spam", "ham"], local_only=None)
+    return (
+        AsyncAzureDisco(azure_endpoint="https://a", api_version="1", preset=preset, default_options=own),
+        AzureDisco(
+            azure_endpoint="https://a", api_version="1", preset="fast", local="smollm2-135m", timeout=3.0
+        ),
+    )
+
+
+def failures(client: Disco) -> None:
+    """What is known of an answer that an error ended, whoever defines its type."""
+    try:
+        client.chat.completions.create(
+            model="m",
+            messages=[{"role": "user", "content": "Hello"}],
+            extra_body={"disco": disco.Options(preset="cheap", deadline_s=5.0)},
+        )
+    except disco.BudgetExceededError as error:
+        assert_type((error.limit, error.retry_after_s, error.partial_text), tuple[str, float | None, str])
+    except openai.OpenAIError as error:
+        found = disco.evidence(error)
+        assert_type((found, found.route, found.partial_text), tuple[disco.Evidence, RouteRecord | None, str])
+        if found.route is not None:
+            seen(found.route)
+
+
+async def routes(client: AsyncDisco, sync: Disco) -> None:
+    """`.route` where type checkers see it, and `route_of` for everything else."""
+    messages: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hello"}]
+    parsed = await client.chat.completions.parse(model="m", messages=messages, response_format=Sea)
+    assert_type((parsed.route, parsed.choices[0].message.parsed), tuple[RouteRecord, Sea | None])
+    async with client.chat.completions.stream(model="m", messages=messages, response_format=Sea) as events:
+        async for event in events:
+            if event.type == "content.delta":
+                assert_type(event.delta, str)
+        assert_type((await events.get_final_completion()).route, RouteRecord)
+        assert_type(events.route, RouteRecord)
+    with sync.chat.completions.stream(model="m", messages=messages) as told:
+        told.until_done()
+        assert_type(told.route, RouteRecord)
+    raw = await client.chat.completions.with_raw_response.create(model="m", messages=messages)
+    response = await client.responses.create(model="m", input="Hello")
+    assert_type((disco.route_of(raw), disco.route_of(response)), tuple[disco.RouteRecord, RouteRecord])
+    stream: DiscoStream = await client.chat.completions.create(model="m", messages=messages, stream=True)
+    async for _ in stream:
+        print(stream.progress.tokens)
 
 
 def shipped_data() -> None:

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any, Literal
+from typing import Literal
 
 from disco.cli.chat.chat_loop import Chat, ChatSettings
 from disco.cli.chat.plain_view import PlainView
@@ -17,6 +17,7 @@ from disco.cli.chat.view import View
 from disco.cli.console import Screen
 from disco.client import AsyncDisco, RouteLog
 from disco.client.endpoint_catalog.runtimes import Runtime
+from disco.client.settings import Budget
 from disco.dispatch import available_presets, load_preset
 from disco.errors import ConfigurationError
 from disco.session.records.route_record import RouteRecord
@@ -68,16 +69,17 @@ async def run_chat(
             "--model names the server's model, but without OPENAI_API_KEY there is no server: set the key, or "
             "leave --model out"
         )
+    loaded = load_preset(preset)
     settings = ChatSettings(
         local=local,
-        preset=load_preset(preset).name,
+        preset=loaded.name,
         model=model or os.environ.get("OPENAI_MODEL") or MODEL,
         has_server=has_server,
         max_tokens=max_tokens,
         presets={name: load_preset(name).summary for name in available_presets()},
     )
     book = RouteBook()
-    budget: dict[str, Any] | None = None
+    budget: Budget | None = None
     if budget_usd is not None:
         budget = {"server_usd": budget_usd, "window_s": DAY_S}
     with nullcontext() if record is None else RouteLog(record) as routes:
@@ -86,7 +88,7 @@ async def run_chat(
             local=local,
             isolation=isolation,
             runtime=runtime,
-            preset=preset,
+            preset=loaded,
             price=price,
             budget=budget,
             on_route=listeners,

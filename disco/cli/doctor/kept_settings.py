@@ -58,7 +58,7 @@ async def check_client(setup: Setup, facts: Facts) -> Finding | None:
         what = "There is neither a local model nor a server, so nothing could answer."
         return does_not("settings", what, f"Name a model with --local, or {sets(KEY, '...')}")
     try:
-        load_preset(setup.preset)
+        preset = load_preset(setup.preset)
         _ = setup.local is None or not is_address(setup.local) or LocalServer.at(setup.local)
     except ConfigurationError:
         return unchecked("settings", "No client was made, because of a fault above.")
@@ -67,7 +67,7 @@ async def check_client(setup: Setup, facts: Facts) -> Finding | None:
         return unchecked("settings", "No client can be made of the environment: see the server above.")
     runtime: Runtime = setup.runtime if setup.names_a_model else "auto"
     try:
-        client = AsyncDisco(local=setup.local, runtime=runtime, preset=setup.preset, state=False, api_key=key)
+        client = AsyncDisco(local=setup.local, runtime=runtime, preset=preset, state=False, api_key=key)
     except DiscoError as error:
         what, remedy = split_message(error)
         return does_not("settings", what, remedy or "Change --local or --preset")

@@ -14,6 +14,7 @@ from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletionChunk
 
 from disco.client.chat.chat_chunks import ChatChunks, RoutedChatCompletion, assemble
+from disco.client.chat.routed_results import LiveSource
 from disco.client.chat.stream_types import DiscoStream, not_complete
 from disco.client.live_driver import LiveSession
 from disco.errors import attach_evidence
@@ -69,6 +70,11 @@ class SessionStream(DiscoStream):
         if self._live.record is None:
             raise not_complete()
         return self._live.record
+
+    @property
+    def _answer_source(self) -> LiveSource:
+        """What knows the answer, for the SDK's helpers around this stream."""
+        return LiveSource(self._live)
 
     @property
     def writer(self) -> str | None:

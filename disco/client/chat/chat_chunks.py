@@ -18,13 +18,14 @@ from openai.types.chat.chat_completion_chunk import (
 )
 from openai.types.chat.chat_completion_chunk import ChoiceLogprobs as ChunkLogprobs
 
+from disco.client.chat.stream_types import not_complete
 from disco.endpoints.openai_api.chunk_template import TemplateChunk, remade
 from disco.events import Delta, DeltaKind, ToolCallDelta
 
 if TYPE_CHECKING:
     from disco.session.records.route_record import RouteRecord
 
-__all__ = ["ChatChunks", "RoutedChatCompletion", "assemble", "with_route"]
+__all__ = ["ChatChunks", "RouteOfAnswer", "RoutedChatCompletion", "assemble", "with_route"]
 
 # Templates: an object made here is a copy of one of these with some fields replaced. The SDK's `construct` looks at
 # every field's type anew, which takes twenty times as long. A template also determines which fields count as set.
@@ -192,7 +193,7 @@ class _Later:
     __slots__ = ("write",)
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, write: Callable[[], RouteRecord]) -> None:
+    def __init__(self, write: Callable[[], RouteRecord | None]) -> None:
         self.write = write
 
     def __eq__(self, other: object) -> bool:
@@ -205,30 +206,43 @@ class _Later:
         return _itself, (self.write(),)
 
 
-def _itself(record: RouteRecord) -> RouteRecord:
+def _itself(record: RouteRecord | None) -> RouteRecord | None:
     return record
 
 
-class RoutedChatCompletion(ChatCompletion):
-    """A `ChatCompletion` with its route record; equal to the plain one and serialised like it."""
+class RouteOfAnswer:
+    """What disco adds to the SDK's model of a whole answer. A mixin in front of the SDK's class."""
 
-    _route: Any = None
+    _route: Any = None  # in the instance's `__dict__`, as the SDK's `_request_id`
     __hash__ = None  # type: ignore[assignment] # as the SDK's
 
     def __eq__(self, other: object) -> bool:
-        """Compare as the SDK's completion does; the route record does not count."""
-        if not isinstance(other, ChatCompletion):
+        """Compare as the SDK's models do; the route record does not count."""
+        mine: Any = self
+        plain = next(kind for kind in type(self).__mro__ if kind.__module__.startswith("openai."))
+        plain = getattr(plain, "__pydantic_generic_metadata__", {}).get("origin") or plain
+        if not isinstance(other, plain):
             return NotImplemented
-        mine, theirs = vars(self), vars(other)
-        return self.model_extra == other.model_extra and all(
-            mine.get(name) == theirs.get(name) for name in ChatCompletion.model_fields
+        theirs: Any = other
+        return bool(mine.model_extra == theirs.model_extra) and all(
+            vars(mine).get(name) == vars(theirs).get(name) for name in type(mine).model_fields
         )
 
     @property
     def route(self) -> RouteRecord:
-        """The route record of this answer: which endpoints started, which wrote, where it migrated, what it cost."""
-        record: RouteRecord = self._route.write() if type(self._route) is _Later else self._route
+        """The route record of this answer: which endpoints started, which wrote, where it migrated, what it cost.
+
+        Raises:
+            DiscoError: the answer is not complete yet.
+        """
+        record: RouteRecord | None = self._route.write() if type(self._route) is _Later else self._route
+        if record is None:
+            raise not_complete()
         return record
+
+
+class RoutedChatCompletion(RouteOfAnswer, ChatCompletion):
+    """A `ChatCompletion` with its route record; equal to the plain one and serialised like it."""
 
 
 _ANSWER = RoutedChatCompletion.construct(
@@ -320,9 +334,9 @@ def assemble(
     return answer
 
 
-def with_route(answer: RoutedChatCompletion, route: Callable[[], RouteRecord] | None) -> None:
-    """Give a completion the function that writes its route record."""
-    answer._route = _Later(route) if callable(route) else route  # noqa: SLF001 - our own subclass
+def with_route(answer: RouteOfAnswer, route: Callable[[], RouteRecord | None] | None) -> None:
+    """Give an answer the function that writes its route record."""
+    object.__setattr__(answer, "_route", None if route is None else _Later(route))
 
 
 def _added(chunk: ChatCompletionChunk) -> dict[str, Any]:

@@ -21,8 +21,10 @@ from disco.client.http_gateway import open_session
 
 if TYPE_CHECKING:
     from openai._models import FinalRequestOptions
+    from openai.lib._parsing import ResponseFormatT
 
     from disco.client.async_client import AsyncDisco
+    from disco.client.chat.routed_results import RoutedParsedChatCompletion
     from disco.client.routed_client import RoutedClient
 
 __all__ = ["DiscoChat", "DiscoCompletions", "answer_of", "is_typed"]
@@ -61,6 +63,24 @@ class DiscoCompletions(AsyncCompletions):
         ) -> DiscoStream | RoutedChatCompletion: ...
 
         async def create(self, **given: Any) -> Any: ...
+
+        async def parse(
+            self,
+            *,
+            messages: Iterable[Mapping[str, object]],
+            model: str,
+            response_format: type[ResponseFormatT] | Omit = ...,
+            **given: Any,
+        ) -> RoutedParsedChatCompletion[ResponseFormatT]: ...
+
+        def stream(
+            self,
+            *,
+            messages: Iterable[Mapping[str, object]],
+            model: str,
+            response_format: type[ResponseFormatT] | Mapping[str, object] | Omit = ...,
+            **given: Any,
+        ) -> StreamManager[ResponseFormatT]: ...
 
     if not TYPE_CHECKING:  # type checkers see the SDK's own, with all its parameters
 

@@ -1,4 +1,4 @@
-"""The events of the SDK's `.stream()` helpers, without taking the whole message apart for every chunk.
+"""The SDK's `.stream()` helpers with the route record, without taking the whole message apart for every chunk.
 
 For every chunk, the SDK dumps the whole message, adds the delta and builds the message anew. A chunk with text only
 makes `content` longer and causes two events. For such a chunk, this module does so directly. It leaves every other
@@ -7,10 +7,14 @@ chunk to the SDK's own code. The resulting objects are equal either way.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from openai import Omit
+from openai.lib._parsing import ResponseFormatT
+from openai.lib._parsing._responses import TextFormatT
 from openai.lib.streaming.chat import (
     AsyncChatCompletionStream,
     AsyncChatCompletionStreamManager,
@@ -18,12 +22,35 @@ from openai.lib.streaming.chat import (
     ChatCompletionStreamManager,
     ChatCompletionStreamState,
 )
+from openai.lib.streaming.responses import (
+    AsyncResponseStream,
+    AsyncResponseStreamManager,
+    ResponseStream,
+    ResponseStreamManager,
+)
 from openai.types.chat import ChatCompletionChunk
 
 from disco.client.chat.revised_text import retracts_to
+from disco.client.chat.routed_results import (
+    RoutedParsedChatCompletion,
+    RoutedParsedResponse,
+    RouteOfSource,
+    become,
+    routed,
+)
 from disco.endpoints.openai_api.chunk_template import remade
 
-__all__ = ["StreamManager", "StreamState", "SyncStreamManager"]
+__all__ = [
+    "DiscoHelperStream",
+    "DiscoResponseStream",
+    "DiscoSyncHelperStream",
+    "DiscoSyncResponseStream",
+    "ResponseManager",
+    "StreamManager",
+    "StreamState",
+    "SyncResponseManager",
+    "SyncStreamManager",
+]
 
 
 class StreamState(ChatCompletionStreamState[Any]):
@@ -107,16 +134,72 @@ def _is_settled(choice: Any) -> bool:
     )
 
 
-class StreamManager(AsyncChatCompletionStreamManager[Any]):
-    """The SDK's manager of a `.stream()`, whose stream has a `StreamState`."""
+class DiscoHelperStream(AsyncChatCompletionStream[ResponseFormatT], RouteOfSource):
+    """What `chat.completions.stream()` gives: the SDK's, with the route record."""
 
-    def __init__(self, manager: AsyncChatCompletionStreamManager[Any]) -> None:
+    async def get_final_completion(self) -> RoutedParsedChatCompletion[ResponseFormatT]:
+        """As the SDK's: read the stream to its end and return the whole answer."""
+        with _evident(self):
+            made: RoutedParsedChatCompletion[ResponseFormatT] = routed(
+                await super().get_final_completion(), self._answer_source
+            )
+        return made
+
+
+class DiscoSyncHelperStream(ChatCompletionStream[ResponseFormatT], RouteOfSource):
+    """See `DiscoHelperStream`."""
+
+    def get_final_completion(self) -> RoutedParsedChatCompletion[ResponseFormatT]:
+        """As the SDK's: read the stream to its end and return the whole answer."""
+        with _evident(self):
+            made: RoutedParsedChatCompletion[ResponseFormatT] = routed(
+                super().get_final_completion(), self._answer_source
+            )
+        return made
+
+
+class DiscoResponseStream(AsyncResponseStream[TextFormatT], RouteOfSource):
+    """What `responses.stream()` gives: the SDK's, with the route record."""
+
+    async def get_final_response(self) -> RoutedParsedResponse[TextFormatT]:
+        """As the SDK's: read the stream to its end and return the whole answer."""
+        with _evident(self):
+            made: RoutedParsedResponse[TextFormatT] = routed(
+                await super().get_final_response(), self._answer_source
+            )
+        return made
+
+
+class DiscoSyncResponseStream(ResponseStream[TextFormatT], RouteOfSource):
+    """See `DiscoResponseStream`."""
+
+    def get_final_response(self) -> RoutedParsedResponse[TextFormatT]:
+        """As the SDK's: read the stream to its end and return the whole answer."""
+        with _evident(self):
+            made: RoutedParsedResponse[TextFormatT] = routed(
+                super().get_final_response(), self._answer_source
+            )
+        return made
+
+
+@contextmanager
+def _evident(stream: RouteOfSource) -> Iterator[None]:
+    """Put the evidence on an error that is raised within about a stream's answer."""
+    try:
+        yield
+    except Exception as error:
+        stream._answer_source.fail(error)  # noqa: SLF001 - our own stream
+        raise
+
+
+class _AsyncManager:
+    """The SDK's manager of a `.stream()`, whose stream is one of ours."""
+
+    def __init__(self, manager: Any) -> None:
         self._manager = manager
 
-    async def __aenter__(self) -> AsyncChatCompletionStream[Any]:
-        stream = await self._manager.__aenter__()
-        _quicken(stream)
-        return stream
+    async def __aenter__(self) -> Any:
+        return _ours(await self._manager.__aenter__())
 
     async def __aexit__(
         self,
@@ -127,16 +210,14 @@ class StreamManager(AsyncChatCompletionStreamManager[Any]):
         await self._manager.__aexit__(exc_type, exc, exc_tb)
 
 
-class SyncStreamManager(ChatCompletionStreamManager[Any]):
-    """See `StreamManager`."""
+class _SyncManager:
+    """See `_AsyncManager`."""
 
-    def __init__(self, manager: ChatCompletionStreamManager[Any]) -> None:
+    def __init__(self, manager: Any) -> None:
         self._manager = manager
 
-    def __enter__(self) -> ChatCompletionStream[Any]:
-        stream = self._manager.__enter__()
-        _quicken(stream)
-        return stream
+    def __enter__(self) -> Any:
+        return _ours(self._manager.__enter__())
 
     def __exit__(
         self,
@@ -147,10 +228,48 @@ class SyncStreamManager(ChatCompletionStreamManager[Any]):
         self._manager.__exit__(exc_type, exc, exc_tb)
 
 
-def _quicken(stream: Any) -> None:
-    state = stream._state  # noqa: SLF001 - the SDK has no public way to set it
+class StreamManager(_AsyncManager, AsyncChatCompletionStreamManager[ResponseFormatT]):
+    """What `chat.completions.stream()` returns."""
+
+    if TYPE_CHECKING:
+
+        async def __aenter__(self) -> DiscoHelperStream[ResponseFormatT]: ...
+
+
+class SyncStreamManager(_SyncManager, ChatCompletionStreamManager[ResponseFormatT]):
+    """See `StreamManager`."""
+
+    if TYPE_CHECKING:
+
+        def __enter__(self) -> DiscoSyncHelperStream[ResponseFormatT]: ...
+
+
+class ResponseManager(_AsyncManager, AsyncResponseStreamManager[Any]):
+    """What `responses.stream()` returns."""
+
+
+class SyncResponseManager(_SyncManager, ResponseStreamManager[Any]):
+    """See `ResponseManager`."""
+
+
+_OURS: dict[type, type] = {
+    AsyncChatCompletionStream: DiscoHelperStream,
+    ChatCompletionStream: DiscoSyncHelperStream,
+    AsyncResponseStream: DiscoResponseStream,
+    ResponseStream: DiscoSyncResponseStream,
+}
+
+
+def _ours(stream: Any) -> Any:
+    """Return the helper's stream, which is now one of ours, if the stream in it is."""
+    source = getattr(stream._raw_stream, "_answer_source", None)  # noqa: SLF001 - the SDK has no public way to it
+    kind = _OURS.get(type(stream))
+    if kind is not None and source is not None:
+        become(stream, kind, source)
+    state = stream._state  # noqa: SLF001 - as above
     if type(state) is ChatCompletionStreamState:
         stream._state = StreamState(  # noqa: SLF001
             input_tools=state._input_tools,  # noqa: SLF001
             response_format=state._response_format,  # noqa: SLF001
         )
+    return stream

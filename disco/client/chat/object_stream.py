@@ -11,6 +11,7 @@ from openai.types.chat import ChatCompletionChunk
 from openai.types.responses import ResponseStreamEvent
 
 from disco.client.chat.http_encoding import EventStream
+from disco.client.chat.routed_results import LiveSource, RouteOfSource
 from disco.client.sync.sync_stream import FetchedBytes
 
 __all__ = ["ParsedStream", "quick_stream_class"]
@@ -18,7 +19,7 @@ __all__ = ["ParsedStream", "quick_stream_class"]
 T = TypeVar("T")
 
 
-class ParsedStream(AsyncStream[T]):
+class ParsedStream(AsyncStream[T], RouteOfSource):
     """What `parse()` returns for a routed response: the chunks or events that its bytes encode.
 
     If the bytes of the response are already being read, the SDK parses them as usual. Mutable: `_waiting`, the
@@ -29,6 +30,8 @@ class ParsedStream(AsyncStream[T]):
         super().__init__(**given)
         self._events: EventStream | None = None
         self._waiting: deque[Any] = deque()
+        if isinstance(self.response.stream, EventStream):
+            self._answer_source = LiveSource(self.response.stream.live)
         if isinstance(self.response.stream, EventStream) and not self.response.is_stream_consumed:
             self._events = self.response.stream
             self.response.is_stream_consumed = True
@@ -53,13 +56,15 @@ class ParsedStream(AsyncStream[T]):
         return _as_parsed(self, made) if type(made) is dict else made  # type: ignore[no-any-return]
 
 
-class ParsedSyncStream(Stream[T]):
+class ParsedSyncStream(Stream[T], RouteOfSource):
     """See `ParsedStream`."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         self._events: FetchedBytes | None = None
         self._waiting: deque[Any] = deque()
+        if isinstance(self.response.stream, FetchedBytes):
+            self._answer_source = LiveSource(self.response.stream.live)
         if isinstance(self.response.stream, FetchedBytes) and not self.response.is_stream_consumed:
             self._events = self.response.stream
             self.response.is_stream_consumed = True

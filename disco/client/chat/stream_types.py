@@ -43,10 +43,10 @@ class RouteOfStream:
         raise NotImplementedError
 
     @property
-    def progress(self) -> AnswerProgress | None:
+    def progress(self) -> AnswerProgress:
         """The answer as it stands: who writes now, how much is written but not yet shown, what it has cost so far.
 
-        May be read at any time, also while a chunk is awaited. None before a direct answer has begun.
+        May be read at any time, also while a chunk is awaited.
         """
         raise NotImplementedError
 

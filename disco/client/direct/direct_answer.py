@@ -14,8 +14,6 @@ from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-import openai
-
 from disco.endpoints.openai_api.http_transport import TrafficCounter
 from disco.errors import attach_evidence
 from disco.events import Traffic
@@ -104,7 +102,18 @@ class DirectAnswer:
     """
 
     __slots__ = (
-        *("_body", "_options", "_report", "_route", "_router", "_server", "_stream", "_url", "_wire"),
+        *(
+            "_body",
+            "_options",
+            "_raised",
+            "_report",
+            "_route",
+            "_router",
+            "_server",
+            "_stream",
+            "_url",
+            "_wire",
+        ),
         *("began_at", "ended_at", "failed", "finish_reason", "pieces", "texts", "traffic", "usage"),
         *("created_s", "failures", "is_cancelled", "reader", "sent_at", "splitter"),
     )
@@ -129,6 +138,7 @@ class DirectAnswer:
         self.finish_reason: str | None = None
         self.usage: Any = None
         self.failed: Exception | None = None
+        self._raised: Exception | None = None  # `failed`, or a helper's error about a complete answer
         self.is_cancelled = False
         self.reader: Any = None  # parses `pieces`, with `splitter`
         self.splitter: Any = None
@@ -154,7 +164,7 @@ class DirectAnswer:
         """Ask the server; return what the SDK's `request` returns, with this answer's record on it."""
         from disco.client.direct.direct_results import classes_for, noted  # noqa: PLC0415 - not needed to make a client
 
-        cast_to, stream_cls = classes_for(cast_to, options, stream_cls)
+        cast_to, stream_cls = classes_for(cast_to, options, stream_cls, self)
         with self._watched():
             answer = await ask(cast_to, options, stream=stream, stream_cls=stream_cls)
         return noted(answer, self, is_async=True)
@@ -170,7 +180,7 @@ class DirectAnswer:
         """As `asked`, for the synchronous client."""
         from disco.client.direct.direct_results import classes_for, noted  # noqa: PLC0415 - as above
 
-        cast_to, stream_cls = classes_for(cast_to, options, stream_cls)
+        cast_to, stream_cls = classes_for(cast_to, options, stream_cls, self)
         with self._watched():
             answer = ask(cast_to, options, stream=stream, stream_cls=stream_cls)
         return noted(answer, self, is_async=False)
@@ -258,10 +268,11 @@ class DirectAnswer:
                 self.failed = error
             else:
                 self.usage, self.finish_reason = whole.usage, whole.choices[0].finish_reason
+            self._raised = error
         elif error is not None:
             self.is_cancelled = True
         put_off = _PUT_OFF.get()
-        if put_off is None or self.failed is not None:
+        if put_off is None or self._raised is not None:
             self._tell_safely()
         else:
             put_off.append(self._tell_safely)
@@ -276,10 +287,32 @@ class DirectAnswer:
         """Log a failure, put the evidence on it, and report the answer where something listens."""
         if self.failed is not None:
             self._log_failure(self.failed)
-        if isinstance(self.failed, openai.OpenAIError):
-            attach_evidence(self.failed, partial_text=self.text(), route=self.route())
+        if self._raised is not None:
+            self._lay_on(self._raised)
         if self._report is not None and self._report.listens:
             self._report.finish(self.route(), self.failed)
+
+    def record(self) -> RouteRecord | None:
+        """Return the route record; None while the answer is not complete."""
+        return None if self.ended_at is None else self.route()
+
+    def fail(self, error: Exception, text: str = "") -> None:
+        """Put the evidence on an error that the reader of the answer raises; it ends the answer.
+
+        Args:
+            error: the SDK's error, or one of its helpers'.
+            text: the text of a whole answer; "": what was noted.
+        """
+        if text and self.ended_at is None and not self.texts:
+            self.texts.append((time.monotonic(), text))
+        self.end(error)
+        self._lay_on(error, text)
+
+    def _lay_on(self, error: Exception, text: str = "") -> None:
+        if "partial_text" not in vars(error):
+            # The SDK wraps what the transport raised, which has the text that came.
+            text = text or self.text() or getattr(error.__cause__, "partial_text", "")
+            attach_evidence(error, partial_text=text, route=self.route())
 
     def _log_failure(self, error: Exception) -> None:
         from disco.client.direct.direct_record import failure_of  # noqa: PLC0415 - as above

@@ -14,6 +14,7 @@ from openai.types.responses import Response
 
 from disco.client.chat.chat_chunks import RoutedChatCompletion, with_route
 from disco.client.chat.http_encoding import asks_for_http
+from disco.client.chat.routed_results import parsed_by, routed
 from disco.client.direct.direct_stream import DirectStream, DirectSyncStream
 
 if TYPE_CHECKING:
@@ -29,11 +30,18 @@ _STREAMS: dict[Any, Any] = {
 }
 
 
-def classes_for(cast_to: Any, options: FinalRequestOptions, stream_cls: Any) -> tuple[Any, Any]:
-    """Return the classes to ask the SDK for: its own, or ours that hold the route record besides."""
+def classes_for(
+    cast_to: Any, options: FinalRequestOptions, stream_cls: Any, direct: DirectAnswer
+) -> tuple[Any, Any]:
+    """Return the classes to ask the SDK for: its own, or ours that hold the route record besides.
+
+    What the SDK makes of its own classes, its `post_parser` gives the route to.
+    """
     is_typed = isinstance(options.post_parser, NotGiven) and not asks_for_http(options)
     if is_typed and cast_to is ChatCompletion:
         cast_to = RoutedChatCompletion
+    elif not (is_typed and stream_cls in _STREAMS):
+        options.post_parser = parsed_by(options.post_parser, direct)
     return cast_to, _STREAMS.get(stream_cls, stream_cls)
 
 
@@ -50,7 +58,7 @@ def noted(answer: Any, direct: DirectAnswer, *, is_async: bool) -> Any:
         direct.end()
         if isinstance(answer, RoutedChatCompletion):
             with_route(answer, direct.route)
-        return answer
+        return routed(answer, direct)
     response = direct.response
     if response is None or response.is_closed:
         if response is not None:
@@ -62,7 +70,7 @@ def noted(answer: Any, direct: DirectAnswer, *, is_async: bool) -> Any:
         response.stream = _TappedSync(response.stream, direct)
     else:
         direct.end()  # a body of another HTTP package
-    return answer
+    return routed(answer, direct)
 
 
 def _note_whole(answer: ChatCompletion | Response, direct: DirectAnswer) -> None:

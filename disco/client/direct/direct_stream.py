@@ -42,6 +42,11 @@ class _Direct(RouteOfStream):
     _began = False  # whether the body is being read
     response: httpx2.Response
 
+    @property
+    def _answer_source(self) -> DirectAnswer | None:
+        """What knows the answer, for the SDK's helpers around this stream."""
+        return self.noted
+
     def _begin(self) -> _ChunkReader:
         self._began = True
         body = self.response.stream
@@ -64,12 +69,12 @@ class _Direct(RouteOfStream):
         return 0  # the SDK's way has no buffer
 
     @property
-    def progress(self) -> AnswerProgress | None:
-        if self.noted is None:
-            return None
+    def progress(self) -> AnswerProgress:
         from disco.session.records.answer_progress import AnswerProgress  # noqa: PLC0415 - numpy loads with it
 
         noted = self.noted
+        if noted is None:  # not begun
+            return AnswerProgress(None, (), 0, 0, buffered_s=None, cost=None)
         if noted.ended_at is None:
             running = (noted.endpoint,)
             return AnswerProgress(self.writer, running, len(noted.texts), 0, buffered_s=None, cost=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial, wraps
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 import anyio
 import httpx2
@@ -24,12 +24,16 @@ from disco.client.settings import ClientSettings, SharedParts
 from disco.client.sync.portal import Portal
 from disco.client.sync.sync_calls import Connections, SyncServerCalls
 from disco.endpoints.openai_api.http_transport import TrafficCounter
+from disco.errors import lay_evidence
 from disco.request import Timeouts
 
 if TYPE_CHECKING:
     from openai._models import FinalRequestOptions
+    from openai.lib._parsing import ResponseFormatT
 
     from disco.client.chat.chat_chunks import RoutedChatCompletion
+    from disco.client.chat.helper_events import SyncStreamManager
+    from disco.client.chat.routed_results import RoutedParsedChatCompletion
     from disco.client.chat.stream_types import DiscoSyncStream
     from disco.client.endpoint_catalog.backups import Backup
     from disco.client.endpoint_catalog.local_servers import LocalServer
@@ -38,7 +42,8 @@ if TYPE_CHECKING:
     from disco.client.endpoint_catalog.splits import Split
     from disco.client.endpoint_catalog.tiers import Tier
     from disco.client.power_watch import PowerSource
-    from disco.dispatch import Preset
+    from disco.client.responses.responses_resource import DiscoSyncResponses
+    from disco.client.settings import AzureArguments, Budget, Options, PresetChoice
     from disco.endpoints.continuation import Continuation
     from disco.endpoints.contract import Endpoint
     from disco.endpoints.redaction import Redact
@@ -72,6 +77,13 @@ class SyncRouting(RoutedClient):
         """`client.chat`, with routed completions."""
         return DiscoSyncChat(self)  # type: ignore[arg-type] # the mixin is in front of an `OpenAI`
 
+    @cached_property
+    def responses(self) -> DiscoSyncResponses:
+        """`client.responses`, routed."""
+        from disco.client.responses.responses_resource import DiscoSyncResponses  # noqa: PLC0415 - rarely needed
+
+        return DiscoSyncResponses(self)  # type: ignore[arg-type] # as above
+
     def warm_up(self, model: str | None = None) -> None:
         """As `AsyncDisco.warm_up`."""
         self._portal.run(self.router.warm_up, self.server, model, self.default_options)
@@ -91,6 +103,13 @@ class SyncRouting(RoutedClient):
         self, cast_to: Any, options: FinalRequestOptions, *, stream: bool = False, stream_cls: Any = None
     ) -> Any:
         """As `AsyncDisco.request`."""
+        try:
+            return self._request(cast_to, options, stream=stream, stream_cls=stream_cls)
+        except Exception as error:
+            lay_evidence(error)
+            raise
+
+    def _request(self, cast_to: Any, options: FinalRequestOptions, *, stream: bool, stream_cls: Any) -> Any:
         if is_model_list(options) and not may_ask_server(self, options):
             return self._process(cast_to, options, model_list(self), stream=stream, parser=stream_cls)
         way = way_of(self, options, stream=stream)
@@ -108,15 +127,16 @@ class SyncRouting(RoutedClient):
         from disco.client.chat.answer_stream import SessionStream  # noqa: PLC0415 - numpy loads with it
         from disco.client.chat.completions import answer_of, is_typed  # noqa: PLC0415 - as above
         from disco.client.chat.object_stream import quick_stream_class  # noqa: PLC0415 - as above
+        from disco.client.chat.routed_results import routed  # noqa: PLC0415 - as above
         from disco.client.sync.sync_stream import SyncSessionStream, sync_response  # noqa: PLC0415 - as above
 
         if is_typed(cast_to, options, stream_cls):
             made = self._portal.run(partial(answer_of, self, way, options, stream=stream))
             return SyncSessionStream(made, self._portal) if isinstance(made, SessionStream) else made
-        response = self._portal.run(partial(respond, self, way, options, stream=stream))
+        response, source = self._portal.run(partial(respond, self, way, options, stream=stream))
         same = sync_response(response, self._portal)
         parser = quick_stream_class(stream_cls)
-        return self._process(cast_to, options, same, stream=stream, parser=parser)
+        return routed(self._process(cast_to, options, same, stream=stream, parser=parser), source)
 
     def _ask_server(
         self, cast_to: Any, options: FinalRequestOptions, *, stream: bool = False, stream_cls: Any = None
@@ -206,24 +226,24 @@ class Disco(SyncRouting, OpenAI):
         local: str | os.PathLike[str] | Endpoint | LocalServer | Plugin | None = None,
         isolation: Literal["thread", "process"] = "thread",
         runtime: Runtime = "auto",
-        preset: str | os.PathLike[str] | Preset = DEFAULT_PRESET,
-        policy: str | os.PathLike[str] | Preset | None = None,
+        preset: PresetChoice = DEFAULT_PRESET,
+        policy: PresetChoice | None = None,
         continuation: str | Continuation = "auto",
         device_profile: str | os.PathLike[str] | DeviceProfile | None = None,
         server_profile: str | os.PathLike[str] | ServerProfile | None = None,
         price: PriceChoice | None = None,
         tiers: Sequence[Tier | Split | Endpoint | Plugin | str] = (),
         backups: Sequence[Backup | Plugin | str] = (),
-        budget: Mapping[str, Any] | None = None,
+        budget: Budget | None = None,
         histories: str | os.PathLike[str] | HistoryStore | None = None,
         state: str | os.PathLike[str] | bool | None = None,
         prompt_cache: bool | str | os.PathLike[str] | PromptCache = False,
         timeouts: Timeouts | None = None,
-        default_options: Mapping[str, Any] | None = None,
+        default_options: Options | None = None,
         redact: Redact | None = None,
         speculate: Literal["auto", "always", "off"] = "off",
         power: PowerSource = None,
-        shadow: str | os.PathLike[str] | Preset | None = None,
+        shadow: PresetChoice | None = None,
         attach: Literal["auto"] | bool = "auto",
         on_route: OnRoute | None = None,
         api_key: str | Callable[[], str] | None = None,
@@ -289,8 +309,9 @@ class AzureDisco(SyncRouting, AzureOpenAI):
     """
 
     @takes_arguments_of(AzureOpenAI.__init__)
-    def __init__(self, *, _shared: SharedParts | None = None, **given: Any) -> None:
-        self._begin(ClientSettings.taken_from(given), _shared, given)
+    def __init__(self, *, _shared: SharedParts | None = None, **given: Unpack[AzureArguments]) -> None:
+        arguments: dict[str, Any] = dict(given)
+        self._begin(ClientSettings.taken_from(arguments), _shared, arguments)
 
 
 class DiscoSyncCompletions(Completions):
@@ -326,6 +347,24 @@ class DiscoSyncCompletions(Completions):
         ) -> DiscoSyncStream | RoutedChatCompletion: ...
 
         def create(self, **given: Any) -> Any: ...
+
+        def parse(
+            self,
+            *,
+            messages: Iterable[Mapping[str, object]],
+            model: str,
+            response_format: type[ResponseFormatT] | Omit = ...,
+            **given: Any,
+        ) -> RoutedParsedChatCompletion[ResponseFormatT]: ...
+
+        def stream(
+            self,
+            *,
+            messages: Iterable[Mapping[str, object]],
+            model: str,
+            response_format: type[ResponseFormatT] | Mapping[str, object] | Omit = ...,
+            **given: Any,
+        ) -> SyncStreamManager[ResponseFormatT]: ...
 
     if not TYPE_CHECKING:  # type checkers see the SDK's own, with all its parameters
 

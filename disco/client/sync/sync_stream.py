@@ -13,11 +13,13 @@ from openai.types.chat import ChatCompletionChunk
 
 from disco.client.chat.answer_stream import SessionStream
 from disco.client.chat.http_encoding import EventStream
+from disco.client.chat.routed_results import LiveSource
 from disco.client.chat.stream_types import DiscoSyncStream
 from disco.client.sync.portal import Portal
 from disco.events import Delta
 
 if TYPE_CHECKING:
+    from disco.client.live_driver import LiveSession
     from disco.session.records.answer_progress import AnswerProgress
     from disco.session.records.assist_record import AssistState
     from disco.session.records.route_record import RouteRecord
@@ -42,6 +44,10 @@ class SyncSessionStream(DiscoSyncStream):
     def route(self) -> RouteRecord:
         """See `SessionStream.route`."""
         return self._stream.route
+
+    @property
+    def _answer_source(self) -> LiveSource:
+        return self._stream._answer_source  # noqa: SLF001 - our own stream
 
     @property
     def writer(self) -> str | None:
@@ -149,6 +155,11 @@ class FetchedBytes(httpx2.SyncByteStream):
     def __init__(self, stream: EventStream, portal: Portal) -> None:
         self._stream = stream
         self._portal = portal
+
+    @property
+    def live(self) -> LiveSession:
+        """See `EventStream.live`."""
+        return self._stream.live
 
     def next_objects(self) -> list[Any]:
         """See `EventStream.next_objects`."""

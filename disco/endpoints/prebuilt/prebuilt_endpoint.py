@@ -31,6 +31,10 @@ from disco.request import Prefix, Request
 __all__ = ["PrebuiltEndpoint", "require_prebuilt"]
 
 _FEATURES = frozenset({"json_schema", "logit_bias", "logprobs"})
+_LACKS = {
+    "tools": "the prebuilt runtime serves them only with a model whose chat template has a place for tools; the "
+    'compiled one serves them with every model: pip install "disco-llm[local]"'
+}
 _NOWHERE = "http://127.0.0.1:9/v1"  # until the process has told its address
 
 
@@ -146,6 +150,7 @@ class PrebuiltEndpoint(LocalServerEndpoint):
             super().capabilities(model),
             context_tokens=self._expected_context() if serving is None else serving.settings.context_tokens,
             features=_FEATURES | {"tools"} if self._writes_calls else _FEATURES,
+            lacks=_LACKS,
             ready=serving is not None,
             parks=True,
             progress=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import disco
 from disco import Disco
 from disco.cli.demonstration import demo_runtime
 from disco.cli.demonstration.demo_server import DemoServer
@@ -131,3 +132,15 @@ def test_the_demonstrations_server_is_the_prebuilt_one_where_the_other_ones_pack
     has("llama_cpp", "starlette_context")
     assert demo_runtime.server_class("auto") is DemoServer
     assert demo_runtime.server_class("prebuilt") is demo_runtime.PrebuiltDemoServer
+
+
+def test_a_request_that_the_prebuilt_runtime_does_not_serve_names_its_parameter_and_what_does():
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    asked = {"model": "any", "messages": [{"role": "user", "content": "Call f."}]}
+    with Disco(local=PrebuiltEndpoint(name="device"), preset="private", state=False) as client:
+        with pytest.raises(disco.NoEndpointError) as caught:
+            client.chat.completions.create(**asked, tools=[tool], tool_choice="required")
+        assert caught.value.param == "tools"
+        assert "device (device): it does not serve tools (the prebuilt runtime serves" in caught.value.message
+        assert 'pip install "disco-llm[local]"' in caught.value.message
+        assert disco.evidence(caught.value) == disco.Evidence(None, "")

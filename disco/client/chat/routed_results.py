@@ -1,0 +1,243 @@
+"""The SDK's results with the route record of their answer: of parsed and raw responses, and of streams."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from openai import AsyncStream, NotGiven, Stream
+from openai._legacy_response import LegacyAPIResponse
+from openai._response import APIResponse, AsyncAPIResponse
+from openai.lib._parsing import ResponseFormatT
+from openai.lib._parsing._responses import TextFormatT
+from openai.types.chat import ChatCompletion, ParsedChatCompletion
+from openai.types.responses import ParsedResponse, Response
+
+from disco.client.chat.chat_chunks import RoutedChatCompletion, RouteOfAnswer, with_route
+from disco.client.chat.stream_types import not_complete
+from disco.errors import attach_evidence
+
+if TYPE_CHECKING:
+    from disco.client.live_driver import LiveSession
+    from disco.session.records.route_record import RouteRecord
+
+__all__ = [
+    "AnswerSource",
+    "LiveSource",
+    "RouteOfSource",
+    "RoutedParsedChatCompletion",
+    "RoutedParsedResponse",
+    "RoutedResponse",
+    "become",
+    "parsed_by",
+    "routed",
+    "text_of_whole",
+]
+
+
+class AnswerSource(Protocol):
+    """What knows an answer while it is read in a form of the SDK's."""
+
+    def record(self) -> RouteRecord | None:
+        """Return the route record; None while the answer is not complete."""
+        ...
+
+    def fail(self, error: Exception, text: str = "") -> None:
+        """Put the evidence on an error that the reader of the answer raises; a second time, what was not known then.
+
+        `text`: the text of a whole answer.
+        """
+        ...
+
+
+class LiveSource:
+    """An answer of a session; see `AnswerSource`."""
+
+    __slots__ = ("_live",)
+
+    def __init__(self, live: LiveSession) -> None:
+        self._live = live
+
+    def record(self) -> RouteRecord | None:
+        """See `AnswerSource`."""
+        return self._live.record
+
+    def fail(self, error: Exception, text: str = "") -> None:
+        """See `AnswerSource`."""
+        known = vars(error)
+        if known.get("route") is None:  # it may be written since
+            text = known.get("partial_text") or text or self._live.session.transcript.text
+            attach_evidence(error, partial_text=text, route=self._live.record)
+
+
+class RoutedResponse(RouteOfAnswer, Response):
+    """A `Response` with its route record; equal to the plain one and serialised like it."""
+
+
+if TYPE_CHECKING:
+
+    class RoutedParsedChatCompletion(RouteOfAnswer, ParsedChatCompletion[ResponseFormatT]):
+        """A `ParsedChatCompletion` with its route record; equal to the plain one and serialised like it."""
+
+    class RoutedParsedResponse(RouteOfAnswer, ParsedResponse[TextFormatT]):
+        """A `ParsedResponse` with its route record; equal to the plain one and serialised like it."""
+
+else:  # without a parameter, which pydantic would make a class of, with the SDK's models in it as strangers
+
+    class RoutedParsedChatCompletion(RouteOfAnswer, ParsedChatCompletion):
+        """See above."""
+
+    class RoutedParsedResponse(RouteOfAnswer, ParsedResponse):
+        """See above."""
+
+
+class RouteOfSource:
+    """The route record of an object of the SDK's that stands for one answer."""
+
+    _answer_source: AnswerSource
+
+    @property
+    def route(self) -> RouteRecord:
+        """The route record.
+
+        Raises:
+            DiscoError: the answer is not complete yet.
+        """
+        record = self._answer_source.record()
+        if record is None:
+            raise not_complete()
+        return record
+
+
+class _Guarded:
+    """The iterator of one of the SDK's streams, whose errors have `partial_text` and `route`.
+
+    Args:
+        of: the iterator; it is over once it has raised.
+        source: the answer.
+        close: closes the stream that a helper reads. An error of the helper's own would leave its answer running, and
+            so without a record.
+    """
+
+    __slots__ = ("_close", "_of", "_source")
+
+    def __init__(self, of: Any, source: AnswerSource, close: Callable[[], Any] | None) -> None:
+        self._of, self._source, self._close = of, source, close
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return next(self._of)
+        except Exception as error:
+            if not isinstance(error, StopIteration):
+                self._source.fail(error)
+                if self._close is not None:
+                    self._close()
+                    self._source.fail(error)
+            raise
+
+    def close(self) -> None:
+        self._of.close()
+
+
+class _GuardedAsync(_Guarded):
+    __slots__ = ()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            return await anext(self._of)
+        except Exception as error:
+            if not isinstance(error, StopAsyncIteration):
+                self._source.fail(error)
+                if self._close is not None:
+                    await self._close()
+                    self._source.fail(error)
+            raise
+
+    async def aclose(self) -> None:
+        await self._of.aclose()
+
+
+_RAW = (LegacyAPIResponse, APIResponse, AsyncAPIResponse, Stream, AsyncStream)
+
+
+@functools.cache
+def _with_route(kind: type[Any]) -> type[Any]:
+    """Return the class with `route`, under the same name: the SDK's `repr` shows it."""
+    return type(kind.__name__, (kind, RouteOfSource), {"__module__": kind.__module__})
+
+
+def become(result: Any, kind: type, source: AnswerSource) -> None:
+    """Make an object of the SDK's one of `kind`, a subclass of its class and of `RouteOfSource`.
+
+    The errors of a stream then have `partial_text` and `route`.
+    """
+    result.__class__, result._answer_source = kind, source  # noqa: SLF001 - our own class now
+    if hasattr(result, "_iterator"):
+        guard = _GuardedAsync if hasattr(result, "__anext__") else _Guarded
+        read: Any = getattr(result, "_raw_stream", None)
+        close = None if read is None else read.close
+        result._iterator = guard(result._iterator, source, close)  # noqa: SLF001 - the SDK reads its streams from it
+
+
+def routed(result: Any, source: AnswerSource) -> Any:
+    """Give the route record to what the SDK has made of an answer; return the same object.
+
+    The object keeps its place in the application's `isinstance`: its class becomes a subclass of what it was.
+    """
+    if isinstance(result, RouteOfAnswer | RouteOfSource):
+        return result
+    kind = type(result)
+    if kind in _RAW:
+        become(result, _with_route(kind), source)  # type: ignore[arg-type] # a class can be hashed
+    elif isinstance(result, ChatCompletion):
+        is_parsed = isinstance(result, ParsedChatCompletion)
+        _become_model(result, RoutedParsedChatCompletion if is_parsed else RoutedChatCompletion, source)
+    elif isinstance(result, Response):
+        is_parsed = isinstance(result, ParsedResponse)
+        _become_model(result, RoutedParsedResponse if is_parsed else RoutedResponse, source)
+    return result
+
+
+def _become_model(model: Any, kind: type, source: AnswerSource) -> None:
+    if type(model).__module__.partition(".")[0] == "openai":  # not a class of the application's
+        object.__setattr__(model, "__class__", kind)
+        with_route(model, source.record)
+
+
+def parsed_by(parser: Any, source: AnswerSource) -> Callable[[Any], Any]:
+    """Return the SDK's `post_parser` of a request, which also gives the route record to its result and its errors.
+
+    Args:
+        parser: the one that the SDK's helper has set; `NotGiven` where there is none.
+        source: the answer.
+    """
+
+    def parse(made: Any) -> Any:
+        if isinstance(parser, NotGiven):
+            return routed(made, source)
+        try:
+            return routed(parser(made), source)
+        except Exception as error:
+            source.fail(error, text_of_whole(made))
+            raise
+
+    return parse
+
+
+def text_of_whole(answer: object) -> str:
+    """Return the text of a whole answer; "" where it has none, or is of another shape."""
+    try:
+        if isinstance(answer, Response):
+            return answer.output_text
+        if isinstance(answer, ChatCompletion):
+            return answer.choices[0].message.content or ""
+    except (AttributeError, LookupError, TypeError):
+        pass
+    return ""
