@@ -68,7 +68,7 @@ def test_route_record_shows_both_attempts_of_a_race(tmp_path):
     attempts = record["attempts"]
     assert (record["preset"], {a["endpoint"] for a in attempts}) == ("fast", {"device", "server"})
     assert sorted(a["outcome"] for a in attempts) == ["finished", "lost"]
-    assert record["cost_usd"] == pytest.approx(sum(a["cost"] for a in attempts))
+    assert record["bill_usd"] == pytest.approx(sum(a["bill_usd"] for a in attempts))
 
 
 @pytest.mark.slow

@@ -28,6 +28,7 @@ SHARED = (
     "_plugins",
     "request",
     "rates",
+    "amounts",
     "events",
     "candidate",
     "plan",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+from disco.amounts import spent
 from disco.errors import FailureKind
 from disco.plan import Plan
 from disco.session.records.route_record import (
@@ -84,7 +85,7 @@ def log_answer(route: RouteRecord, row: Mapping[str, Fact]) -> None:
         for judgement in route.judgements:
             _log_judgement(judgement)
     _ROUTE.info(
-        "answer %s: %s, %d tokens, first after %s, %.3f s in all; attempts %d, migrations %d%s; %.3g USD",
+        "answer %s: %s, %d tokens, first after %s, %.3f s in all; attempts %d, migrations %d%s; %s",
         row["outcome"],
         row.get("winner", "no endpoint"),
         row["output_tokens"],
@@ -93,7 +94,7 @@ def log_answer(route: RouteRecord, row: Mapping[str, Fact]) -> None:
         row["attempts"],
         row["migrations"],
         f", judged {row['judged']}, handed up {row['handed_up']}" if "judged" in row else "",
-        row["cost_usd"],
+        spent(route.bill_usd, route.device_energy_j),
         extra=_fields(row),
     )
 
@@ -133,6 +134,8 @@ def log_callback(name: str, error: Exception) -> None:
 
 
 def _log_attempt(attempt: AttemptRecord) -> None:
+    energy_j = attempt.device_energy_j
+    energy = {} if energy_j is None else {"device_energy_j": energy_j}
     _ROUTE.debug(
         "attempt of %s (%s): %s%s, %d of %d tokens kept, started %.3f s, first content %s, ended %s",
         attempt.endpoint,
@@ -151,7 +154,9 @@ def _log_attempt(attempt: AttemptRecord) -> None:
                 "role": attempt.role,
                 "outcome": attempt.outcome,
                 "failure": attempt.failure or "",
-                "cost_usd": attempt.cost,
+                "bill_usd": attempt.bill_usd,
+                **energy,
+                "policy_cost": attempt.policy_cost,
             }
         ),
     )

@@ -16,9 +16,8 @@ from disco.errors import ConfigurationError
 from disco.plan import BudgetCut, CoolDown, Power
 from disco.rates import Rates
 from disco.session.records.assist_record import AssistRecord
+from disco.session.records.record_versions import is_record, present
 from disco.session.records.route_record import (
-    RENAMED,
-    SCHEMA,
     AttemptRecord,
     CandidateRecord,
     JudgementRecord,
@@ -105,14 +104,10 @@ def read_record(line: str | bytes | Mapping[str, Any]) -> RouteRecord:
             raise ConfigurationError(
                 "this is not JSON; a program that was killed may leave half a line"
             ) from None
-    if not isinstance(line, Mapping) or ("attempts" not in line and "tries" not in line):
+    if not isinstance(line, Mapping) or not is_record(line):
         raise ConfigurationError("this is not a route record, as disco.RouteLog writes them")
     version = line.get("schema")
-    if isinstance(version, int) and version > SCHEMA:
-        raise ConfigurationError(
-            f"this record has version {version}, and this disco reads records up to version {SCHEMA}: update disco"
-        )
-    fields = {**_DEFAULTS, **{RENAMED.get(name, name): value for name, value in line.items()}}
+    fields = {**_DEFAULTS, **present(line)}
     values = {name: _read(name, fields, version) for name in _PLAIN}
     record = RouteRecord(
         **values,
@@ -180,12 +175,16 @@ def _read(name: str, fields: Mapping[str, Any], version: Any) -> Any:
 
 def _ledger(charges: tuple[Charge, ...], endpoints: tuple[CandidateRecord, ...]) -> Ledger:
     try:
-        ledger = Ledger({e.name: Rates(e.cost_in, e.cost_out, e.cached_share) for e in endpoints})
+        ledger = Ledger({e.name: _rates(e) for e in endpoints})
     except ValueError as error:
         raise ConfigurationError(f"the field 'endpoints': {error}") from None
     for charge in charges:
         ledger.enter(charge)
     return ledger
+
+
+def _rates(of: CandidateRecord) -> Rates:
+    return Rates(of.cost_in, of.cost_out, of.cached_share, is_money=of.is_money, j_in=of.j_in, j_out=of.j_out)
 
 
 @cache

@@ -37,11 +37,8 @@ def check_timeline(record: RouteRecord) -> Timeline:
         assert all(tokens >= 0 and 0 <= at <= total_s for at, tokens in bank)
         assert all(one[0] < other[0] for one, other in pairwise(bank))
         assert len(timeline.reader.late_s) == record.pace.late_tokens
-    assert (
-        sum(cost.usd for cost in timeline.costs) == record.cost
-        or not record.cost
-        or abs(sum(cost.usd for cost in timeline.costs) / record.cost - 1) < 1e-9
-    )
+    paid = sum(cost.bill_usd for cost in timeline.costs)
+    assert abs(paid - record.bill_usd) <= 1e-9 * record.bill_usd
     return timeline
 
 

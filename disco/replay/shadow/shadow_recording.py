@@ -13,7 +13,7 @@ from disco.candidate import Candidate
 from disco.cost import Phase
 from disco.errors import ConfigurationError
 from disco.rates import Rates
-from disco.session.records.route_record import RENAMED
+from disco.session.records.record_versions import is_record, present
 from disco.session.records.shadow_record import ABILITIES, PlanRecord
 
 __all__ = ["Seen", "ShadowRecording", "ShadowedAnswer", "read_shadowed"]
@@ -127,13 +127,15 @@ def read_shadowed(path: Path) -> ShadowRecording:
             continue
         try:
             row = json.loads(line)
-            if not isinstance(row, dict) or "ledger" not in row:
+            if not is_record(row):
                 raise ValueError
             records += 1
-            row = {RENAMED.get(name, name): value for name, value in row.items()}  # for schema 3
+            row = present(row)
             shows = _seen(row)
             seen.extend(shows.items())
             found = _answer(row, shows)
+        except ConfigurationError as error:  # of another version
+            raise ConfigurationError(f"{path}, line {number}: {error}.") from None
         except (AttributeError, LookupError, TypeError, ValueError):
             if records <= 1 and number == 1:
                 raise ConfigurationError(
@@ -192,7 +194,7 @@ def _answer(row: Mapping[str, Any], seen: Mapping[str, Seen]) -> ShadowedAnswer 
         seen=seen,
         ttft_s=float(ttft_s),
         # A probe in the background belongs to no answer.
-        cost_usd=sum(charge["cost"] for charge in charges if charge["phase"] != Phase.PROBE),
+        cost_usd=sum(charge["policy_cost"] for charge in charges if charge["phase"] != Phase.PROBE),
         winner=str(row["winner"]),
         writers=tuple(dict.fromkeys(segment["endpoint"] for segment in row["segments"])),
         started=started,

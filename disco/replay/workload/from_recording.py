@@ -153,9 +153,17 @@ def _rates(trace: Trace, side: str) -> Rates:
             float(_last_known(trace, f"{side}_cost_in_usd")),
             float(_last_known(trace, f"{side}_cost_out_usd")),
             float(_last_known(trace, f"{side}_cached_share")),
+            is_money=bool(_last_known(trace, f"{side}_is_money")),
+            j_in=_last_j(trace, f"{side}_j_in"),
+            j_out=_last_j(trace, f"{side}_j_out"),
         )
     except ValueError as error:
         raise ConfigurationError(f"the recording {trace.name!r} has unusable rates: {error}") from error
+
+
+def _last_j(trace: Trace, column: str) -> float | None:
+    known = _known(np.asarray(trace.features[column], dtype=np.float64))
+    return float(known[-1]) if known.size else None
 
 
 def _last_known(trace: Trace, column: str) -> Any:
