@@ -71,13 +71,22 @@ class Rates:
         )
 
     def bill_usd(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> float:
-        """Return the money that is paid for these tokens, USD; the arguments are those of `cost`."""
+        """Return the money that is paid for these tokens, USD.
+
+        Args:
+            prompt_tokens: tokens of the prompt, cached ones included.
+            completion_tokens: tokens generated.
+            cached_tokens: tokens of the prompt that were not computed again.
+        """
         return self.cost(prompt_tokens, completion_tokens, cached_tokens) if self.is_money else 0.0
 
     def energy_j(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> float | None:
         """Return the energy that machines of the user's own take for these tokens, J; None where it is not known.
 
-        The arguments are those of `cost`.
+        Args:
+            prompt_tokens: tokens of the prompt, cached ones included.
+            completion_tokens: tokens generated.
+            cached_tokens: tokens of the prompt that were not computed again.
         """
         if self.j_in is None or self.j_out is None:
             return None

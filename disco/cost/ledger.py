@@ -73,7 +73,17 @@ class Charge(NamedTuple):
         completion_tokens: int,
         cached_tokens: int = 0,
     ) -> Charge:
-        """Return the charge for these tokens at these rates."""
+        """Return the charge for tokens that were processed.
+
+        Args:
+            attempt: the attempt's number within the answer, from 0; None: of no answer.
+            endpoint: the endpoint's name.
+            phase: what the tokens were processed for.
+            rates: what a token costs there.
+            prompt_tokens: prompt and prefix, cached ones included.
+            completion_tokens: tokens generated.
+            cached_tokens: prompt tokens that were not computed again.
+        """
         tokens = prompt_tokens, completion_tokens, cached_tokens
         return cls(
             attempt,
@@ -94,7 +104,8 @@ class Totals:
         prompt_tokens: tokens of prompts and prefixes, cached ones included.
         completion_tokens: tokens generated.
         cached_tokens: tokens of prompts that were not computed again.
-        bill_usd, device_energy_j, policy_cost: as in `Charge`; the energy is None if that of any charge is not known.
+        bill_usd, device_energy_j, policy_cost: as in `Charge`, USD, J and USD; the energy is None if that of any charge
+            is not known.
     """
 
     prompt_tokens: int = 0

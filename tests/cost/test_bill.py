@@ -8,7 +8,7 @@ import pytest
 from client.test_budget import reply
 from client.test_tiers import home
 from defects.asking import client, create, device, preset
-from faults.in_memory import MemoryServer, anyio_backend  # noqa: F401 - a fixture
+from faults.in_memory import MemoryServer, anyio_backend, no_thread  # noqa: F401 - fixtures
 
 from disco import AsyncDisco
 from disco.profiles import DeviceProfile, Energy, FlopsPerToken
@@ -58,7 +58,7 @@ async def test_energy_that_was_not_measured_is_estimated_from_the_operations_and
 
 async def test_the_bill_of_a_mixed_answer_is_the_servers_tokens_times_their_price():
     server = MemoryServer(reply(4))
-    made = {"local": here(ttft_s=30.0), "price": (2.0, 10.0), "device_profile": profile(energy=MEASURED)}
+    made = {"local": here(ttft_s=5.0), "price": (2.0, 10.0), "device_profile": profile(energy=MEASURED)}
     route = await answered("race", server, **made)
     assert {attempt.endpoint for attempt in route.attempts} == {"device", "server"}
     assert route.bill_usd == pytest.approx(12 * 2e-6 + 4 * 10e-6, rel=1e-12)
