@@ -84,7 +84,7 @@ async def test_a_budget_in_dollars_counts_no_energy_of_the_users_other_machines(
             assert (route.bill_usd, route.budget["server_usd"]["spent"]) == (0.0, 0.0)
 
 
-async def test_a_cascade_that_aims_at_money_counts_money_only_while_a_stream_shows_what_it_has_cost():
+async def test_a_stream_of_this_machine_says_meanwhile_that_nothing_is_billed():
     async with client(local=here(), preset=preset("device_only", rate=1e-9)) as one:
         stream = await create(one, stream=True, max_tokens=40)
         async with stream as chunks:
