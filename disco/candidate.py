@@ -79,7 +79,7 @@ class Candidate:
     Attributes:
         name: the endpoint's name.
         reach: how far the prompt travels to the endpoint.
-        rates: unified cost per token (money, after the exchange rate).
+        rates: what a token costs, under the exchange rate and in money.
         prefill_tps: prompt tokens per second; `inf` where prefill time does not depend on length.
         reading_spare: a long prompt takes up to so many times the time that `prefill_tps` and `overhead_s` give, at
             least 1.

@@ -1,4 +1,4 @@
-"""What a token costs at one endpoint: the price that plans, budgets, the ledger and the route record use."""
+"""What a token costs at one endpoint, in money or in energy: what plans, budgets, the ledger and the record use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ name in the price table, such as "azure/gpt-4o-mini"."""
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What a token costs at one endpoint, in unified money (USD) per token.
+    """What a token costs at one endpoint.
+
+    Policies compare endpoints by one sum, in USD: a server's price, or the energy of a machine of the user's own at the
+    preset's exchange rate. Only a price is money that somebody gets (`bill_usd`).
 
     Attributes:
         cost_in: per prompt token.
@@ -29,6 +32,10 @@ class Rates:
         basis: how far the price is known.
         cost_cache_write: besides `cost_in`, per prompt token that the server writes into its cache. A server's usage
             often does not say how many these were, so only budgets count it (`most`).
+        is_money: whether these are a price in money; False: the energy of a machine of the user's own at an exchange
+            rate.
+        j_in, j_out: the energy that machines of the user's own take for it, joules per prompt token that is not cached
+            and per generated token; None where it is not known. 0 for a server of somebody else's.
     """
 
     cost_in: float = 0.0
@@ -36,6 +43,9 @@ class Rates:
     cached_share: float = 1.0
     basis: PriceBasis = "given"
     cost_cache_write: float = 0.0
+    is_money: bool = True
+    j_in: float | None = 0.0
+    j_out: float | None = 0.0
 
     def __post_init__(self) -> None:
         # Written so that NaN fails, too.
@@ -44,9 +54,11 @@ class Rates:
             raise ValueError(f"costs per token must be finite and not negative: {self!r}")
         if not 0 <= self.cached_share <= 1:
             raise ValueError(f"cached_share must lie between 0 and 1, not at {self.cached_share}")
+        if not all(joules is None or 0 <= joules < math.inf for joules in (self.j_in, self.j_out)):
+            raise ValueError(f"joules per token must be finite and not negative: {self!r}")
 
     def cost(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> float:
-        """Return what these tokens cost, none of them written into a cache.
+        """Return what these tokens cost under the exchange rate, USD, none of them written into a cache.
 
         Args:
             prompt_tokens: tokens of the prompt, cached ones included.
@@ -57,6 +69,28 @@ class Rates:
         return (
             self.cost_in * (computed + self.cached_share * cached_tokens) + self.cost_out * completion_tokens
         )
+
+    def bill_usd(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> float:
+        """Return the money that is paid for these tokens, USD.
+
+        Args:
+            prompt_tokens: tokens of the prompt, cached ones included.
+            completion_tokens: tokens generated.
+            cached_tokens: tokens of the prompt that were not computed again.
+        """
+        return self.cost(prompt_tokens, completion_tokens, cached_tokens) if self.is_money else 0.0
+
+    def energy_j(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> float | None:
+        """Return the energy that machines of the user's own take for these tokens, J; None where it is not known.
+
+        Args:
+            prompt_tokens: tokens of the prompt, cached ones included.
+            completion_tokens: tokens generated.
+            cached_tokens: tokens of the prompt that were not computed again.
+        """
+        if self.j_in is None or self.j_out is None:
+            return None
+        return self.j_in * (prompt_tokens - cached_tokens) + self.j_out * completion_tokens
 
     def most(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> float:
         """Return the most that these tokens can cost: with every computed one of the prompt written into a cache.

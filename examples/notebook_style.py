@@ -25,7 +25,7 @@ answer = client.chat.completions.create(
     max_tokens=30,
 )
 print(answer.choices[0].message.content)
-print(f"{answer.route.winner}, {answer.route.duration_s:.2f} s, {1e6 * answer.route.cost:.2f} µ$", end="\n\n")
+print(f"{answer.route.winner}, {answer.route.duration_s:.2f} s, {answer.route.bill_usd:.7f} USD", end="\n\n")
 
 # %% A stream; interrupting the cell also stops the models
 messages = [{"role": "user", "content": "Tell me a very short story about that fish."}]

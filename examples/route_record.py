@@ -2,7 +2,7 @@
 
     python examples/route_record.py
 
-Device and server race (preset "fast"); the record shows the winner, the cost of each attempt, and the times.
+Device and server race (preset "fast"); the record shows the winner, what each attempt cost in money, and the times.
 Needs: pip install "disco-llm[demo]"
 """
 
@@ -34,10 +34,13 @@ async def main(server: DemoServer) -> None:
         key: record[key] for key in ("preset", "winner", "finish_reason", "answer_tokens", "duration_s")
     }
     summary["attempts"] = [
-        {key: attempt[key] for key in ("endpoint", "outcome", "first_content_s", "completion_tokens", "cost")}
+        {
+            key: attempt[key]
+            for key in ("endpoint", "outcome", "first_content_s", "completion_tokens", "bill_usd")
+        }
         for attempt in record["attempts"]
     ]
-    summary["cost_usd"] = answer.route.cost
+    summary["bill_usd"] = answer.route.bill_usd
     print(json.dumps(summary, indent=2))
 
 

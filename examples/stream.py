@@ -24,7 +24,7 @@ async def main() -> None:
         async for chunk in stream:
             if chunk.choices:
                 print(chunk.choices[0].delta.content or "", end="", flush=True)
-        print(f"\n\n{stream.route.winner} wrote first; the answer cost {stream.route.cost:.7f} USD")
+        print(f"\n\n{stream.route.winner} wrote first; the bill: {stream.route.bill_usd:.7f} USD")
 
 
 asyncio.run(main())

@@ -40,7 +40,7 @@ def test_stream_on_this_machine_alone_and_with_a_server(tmp_path, llama_server):
     for environment, writers in (({}, "device"), (server, "(device|server)")):
         text, _, last = run("stream.py", tmp_path, **environment).strip().rpartition("\n\n")
         assert len(text) > 5  # small models can be brief
-        assert re.fullmatch(rf"{writers} wrote first; the answer cost [0-9.]+ USD", last)
+        assert re.fullmatch(rf"{writers} wrote first; the bill: [0-9.]+ USD", last)
 
 
 def test_speech_gives_the_engine_whole_sentences_and_compares(tmp_path):
@@ -68,7 +68,7 @@ def test_route_record_shows_both_attempts_of_a_race(tmp_path):
     attempts = record["attempts"]
     assert (record["preset"], {a["endpoint"] for a in attempts}) == ("fast", {"device", "server"})
     assert sorted(a["outcome"] for a in attempts) == ["finished", "lost"]
-    assert record["cost_usd"] == pytest.approx(sum(a["cost"] for a in attempts))
+    assert record["bill_usd"] == pytest.approx(sum(a["bill_usd"] for a in attempts))
 
 
 @pytest.mark.slow

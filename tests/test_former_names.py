@@ -11,7 +11,6 @@ import pytest
 import disco
 from disco import AsyncDisco, ConfigurationError
 from disco._moved import CLASSES, MODULES
-from disco.session.records.route_record import RENAMED, RouteRecord
 
 ROOT = Path(disco.__file__).parent
 
@@ -29,19 +28,13 @@ def test_a_module_is_found_under_its_former_name(former):
         assert getattr(moved, old) is getattr(today, new)
 
 
-def test_a_class_and_an_attribute_are_found_under_their_former_names():
+def test_a_class_is_found_under_its_former_name():
     for module in ("plan", "dispatch", "telemetry", "endpoints.continuation"):
         today = importlib.import_module(f"disco.{module}")
         for old, new in CLASSES[module].items():
             with pytest.warns(DeprecationWarning, match=new):
                 assert getattr(today, old) is getattr(today, new)
         assert not hasattr(today, "nonsense")
-    record = RouteRecord.__new__(RouteRecord)
-    for old, new in RENAMED.items():
-        object.__setattr__(record, new, old)
-        with pytest.warns(DeprecationWarning, match=f"RouteRecord.{new}"):
-            assert getattr(record, old) == old
-    assert not hasattr(record, "nonsense")
 
 
 def test_policy_is_the_former_name_of_preset():

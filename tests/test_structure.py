@@ -29,6 +29,7 @@ SHARED = (
     "_plugins",
     "request",
     "rates",
+    "amounts",
     "events",
     "candidate",
     "plan",

@@ -123,7 +123,7 @@ def test_the_words_come_with_their_writers_and_the_route_at_the_end():
     assert max(event["buffered"] for event in words) > 0
     assert words[-1]["buffered"] == 0
     assert [p["endpoint"] for p in last["route"]["segments"]] == ["server", "device"]
-    assert last["cost_usd"] == pytest.approx(app.routes[0].cost)
+    assert last["bill_usd"] == pytest.approx(app.routes[0].bill_usd)
 
 
 def submit(page: Page, text: str, preset: str) -> None:

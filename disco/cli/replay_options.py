@@ -189,8 +189,8 @@ def add_tune(commands: Commands) -> argparse.ArgumentParser:
     parser.add_argument(
         "--max-cost",
         metavar="C",
-        help='limit on bill and energy per request: "0.8x" of the cost of server_only, or USD (default: of a recording '
-        "what it cost, else none)",
+        help='limit on the policy cost per request, the bill plus energy at the exchange rate: "0.8x" of that of '
+        "server_only, or USD (default: of a recording what it cost, else none)",
     )
     parser.add_argument(
         "--max-p99", type=float, metavar="S", help="limit on the P99 of TTFT, s (default: none)"

@@ -6,6 +6,7 @@ import argparse
 import itertools
 from pathlib import Path
 
+from disco.amounts import money
 from disco.cli.console import Screen
 from disco.cli.output_files import check_output
 from disco.cli.replay_options import fill_defaults
@@ -134,7 +135,7 @@ def _row(name: str, trial: Trial, reference: Trial) -> tuple[str, ...]:
 
 def _summary(tuned: Tuned) -> str:
     chosen, reference = tuned.chosen, tuned.reference
-    cost = f", {chosen.cost_usd / reference.cost_usd:.2f}x its cost" if reference.cost_usd else ""
+    cost = f", {chosen.cost_usd / reference.cost_usd:.2f}x its policy cost" if reference.cost_usd else ""
     return (
         f"{chosen.choice.label}: P99 of TTFT {chosen.ttft_p99_s:.2f} s, mean {chosen.ttft_mean_s:.2f} s; "
         f"server_only: {reference.ttft_p99_s:.2f} s and {reference.ttft_mean_s:.2f} s{cost}."
@@ -144,7 +145,7 @@ def _summary(tuned: Tuned) -> str:
 def _comment(tuned: Tuned, trace: str, scenario: str) -> str:
     limits = []
     if tuned.max_cost_usd is not None:
-        limits.append(f"cost at most {tuned.max_cost_usd:.3g} USD per request")
+        limits.append(f"policy cost at most {money(tuned.max_cost_usd)} per request")
     if tuned.max_p99_s is not None:
         limits.append(f"P99 of TTFT at most {tuned.max_p99_s:g} s")
     kept = f", with {' and '.join(limits)}" if limits else ""
@@ -158,8 +159,8 @@ For other requests, another server or another price, tune again."""
 
 def _figures(trial: Trial) -> str:
     return (
-        f"TTFT mean {trial.ttft_mean_s:.3f} s, P99 {trial.ttft_p99_s:.3f} s; {trial.server_usd:.3g} USD for the "
-        f"server, {trial.device_usd:.3g} USD of energy here."
+        f"TTFT mean {trial.ttft_mean_s:.3f} s, P99 {trial.ttft_p99_s:.3f} s; {money(trial.server_usd)} for the "
+        f"server; energy here that policies count as {money(trial.device_usd)}."
     )
 
 

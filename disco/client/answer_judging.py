@@ -206,4 +206,6 @@ class Judging:
         if control is not None:
             traffic = (a.traffic for a in session.attempts)
             in_bytes = preset.cascade.aim == "bytes"
-            control.spent(sum(t.bytes_up + t.bytes_down for t in traffic) if in_bytes else ledger.total_cost)
+            control.spent(
+                sum(t.bytes_up + t.bytes_down for t in traffic) if in_bytes else ledger.totals().bill_usd
+            )

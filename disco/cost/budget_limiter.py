@@ -22,6 +22,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from disco.amounts import money
 from disco.cost.tally import UNITS, Tally, TallyKey, Unit, WindowTally
 
 __all__ = ["BudgetLimiter", "Limit", "WindowCounter", "binding"]
@@ -62,7 +63,7 @@ class Limit:
 
     def quantity(self, amount: float) -> str:
         """Return an amount as text, with its unit."""
-        return f"{amount:.4g} USD" if self.unit == "usd" else f"{amount:.0f} tokens"
+        return money(amount) if self.unit == "usd" else f"{amount:.0f} tokens"
 
 
 def binding(limits: Iterable[Limit]) -> tuple[Limit, ...]:

@@ -226,13 +226,15 @@ class BudgetReservation:
     def _counters(self, endpoint: str, *, drafts: bool = False) -> list[tuple[Payer, WindowCounter]]:
         """Return the counters of the limits that count an endpoint's work, each with the payer that it counts.
 
-        Those of the parties without which there is no answer; with `drafts`, of those that only draft.
+        Those of the parties without which there is no answer; with `drafts`, of those that only draft. A limit in USD
+        counts money only: a machine of the user's own that costs energy spends none of it.
         """
         return [
             (payer, self.limiter.counter(limit))
             for payer in self.payers[endpoint]
             for limit in self.limits
             if limit.scope in (payer.name, payer.place) and payer.drafts == drafts
+            if limit.unit != "usd" or payer.rates.is_money
         ]
 
     def _reserve(

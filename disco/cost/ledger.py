@@ -37,7 +37,7 @@ class Phase(StrEnum):
 
 
 class Charge(NamedTuple):
-    """Tokens that one attempt processed in one phase, and their cost.
+    """Tokens that one attempt processed in one phase, and what they cost.
 
     Attributes:
         attempt: the attempt's number within the answer, from 0; None: a probe in the background, which was made since
@@ -46,7 +46,10 @@ class Charge(NamedTuple):
         phase: what the tokens were processed for.
         prompt_tokens, cached_tokens: tokens of prompt and prefix, and how many of them were not computed again.
         completion_tokens: tokens generated.
-        cost: in unified money (USD).
+        bill_usd: money paid to a server, USD; 0 for what a machine of the user's own did for its energy alone.
+        device_energy_j: energy of the user's own machines, J: measured if the device's profile has its energy, else
+            estimated from its FLOPs; None where it is not known.
+        policy_cost: what policies count, USD: the money, or the energy at the preset's exchange rate.
     """
 
     attempt: int | None
@@ -55,7 +58,42 @@ class Charge(NamedTuple):
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
-    cost: float
+    bill_usd: float
+    device_energy_j: float | None
+    policy_cost: float
+
+    @classmethod
+    def of(
+        cls,
+        attempt: int | None,
+        endpoint: str,
+        phase: Phase,
+        rates: Rates,
+        prompt_tokens: int,
+        completion_tokens: int,
+        cached_tokens: int = 0,
+    ) -> Charge:
+        """Return the charge for tokens that were processed.
+
+        Args:
+            attempt: the attempt's number within the answer, from 0; None: of no answer.
+            endpoint: the endpoint's name.
+            phase: what the tokens were processed for.
+            rates: what a token costs there.
+            prompt_tokens: prompt and prefix, cached ones included.
+            completion_tokens: tokens generated.
+            cached_tokens: prompt tokens that were not computed again.
+        """
+        tokens = prompt_tokens, completion_tokens, cached_tokens
+        return cls(
+            attempt,
+            endpoint,
+            phase,
+            *tokens,
+            bill_usd=rates.bill_usd(*tokens),
+            device_energy_j=rates.energy_j(*tokens),
+            policy_cost=rates.cost(*tokens),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +104,37 @@ class Totals:
         prompt_tokens: tokens of prompts and prefixes, cached ones included.
         completion_tokens: tokens generated.
         cached_tokens: tokens of prompts that were not computed again.
-        cost: unified money, USD.
+        bill_usd, device_energy_j, policy_cost: as in `Charge`, USD, J and USD; the energy is None if that of any charge
+            is not known.
     """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
-    cost: float = 0.0
+    bill_usd: float = 0.0
+    device_energy_j: float | None = 0.0
+    policy_cost: float = 0.0
+
+    @classmethod
+    def of(cls, charges: Iterable[Charge]) -> Totals:
+        """Return the sums over these charges, correctly rounded."""
+        charges = list(charges)
+        energies = [charge.device_energy_j for charge in charges]
+        known = [energy_j for energy_j in energies if energy_j is not None]
+        return cls(
+            prompt_tokens=sum(charge.prompt_tokens for charge in charges),
+            completion_tokens=sum(charge.completion_tokens for charge in charges),
+            cached_tokens=sum(charge.cached_tokens for charge in charges),
+            bill_usd=math.fsum(charge.bill_usd for charge in charges),
+            device_energy_j=math.fsum(known) if len(known) == len(energies) else None,
+            policy_cost=math.fsum(charge.policy_cost for charge in charges),
+        )
 
 
 class Ledger:
     """The charges of one answer, in the order in which they were made.
 
-    The total is computed from the charges each time (correctly rounded), so the two cannot disagree.
+    The totals are computed from the charges each time (correctly rounded), so the two cannot disagree.
 
     Mutable: `_charges`, which only grows.
     """
@@ -118,13 +174,13 @@ class Ledger:
         if min(attempt, prompt_tokens, completion_tokens, cached_tokens) < 0:
             raise ValueError("attempt numbers and token counts must not be negative")
         cached = min(cached_tokens, prompt_tokens)
-        cost = self._rates[endpoint].cost(prompt_tokens, completion_tokens, cached)
-        entry = Charge(attempt, endpoint, phase, prompt_tokens, completion_tokens, cached, cost)
+        rates = self._rates[endpoint]
+        entry = Charge.of(attempt, endpoint, phase, rates, prompt_tokens, completion_tokens, cached)
         self._charges.append(entry)
         return entry
 
     def enter(self, charge: Charge) -> None:
-        """Enter a charge that was made elsewhere, with its cost."""
+        """Enter a charge that was made elsewhere."""
         self._charges.append(charge)
 
     @property
@@ -137,35 +193,23 @@ class Ledger:
         """All charges so far."""
         return tuple(self._charges)
 
-    @property
-    def total_cost(self) -> float:
-        """The sum of all charges, in unified money (USD)."""
-        return math.fsum(charge.cost for charge in self._charges)
-
-    def tokens(self) -> Totals:
+    def totals(self) -> Totals:
         """Return the sums over all charges, of every endpoint and phase."""
-        return _sum(self._charges)
+        return Totals.of(self._charges)
 
     def by_endpoint(self) -> dict[str, Totals]:
         """Return the sums for each endpoint that was charged, in the order of first charges."""
         groups: dict[str, list[Charge]] = {}
         for charge in self._charges:
             groups.setdefault(charge.endpoint, []).append(charge)
-        return {name: _sum(charges) for name, charges in groups.items()}
+        return {name: Totals.of(charges) for name, charges in groups.items()}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the charges and their total as plain numbers and names."""
+        """Return the charges and their totals as plain numbers and names."""
+        totals = self.totals()
         return {
-            "total_cost": self.total_cost,
+            "bill_usd": totals.bill_usd,
+            "device_energy_j": totals.device_energy_j,
+            "policy_cost": totals.policy_cost,
             "charges": [{**charge._asdict(), "phase": charge.phase.value} for charge in self._charges],
         }
-
-
-def _sum(charges: Iterable[Charge]) -> Totals:
-    charges = list(charges)
-    return Totals(
-        prompt_tokens=sum(charge.prompt_tokens for charge in charges),
-        completion_tokens=sum(charge.completion_tokens for charge in charges),
-        cached_tokens=sum(charge.cached_tokens for charge in charges),
-        cost=math.fsum(charge.cost for charge in charges),
-    )

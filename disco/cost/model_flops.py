@@ -27,10 +27,7 @@ from typing import Final
 
 from disco.profiles import FlopsPerToken
 
-__all__ = ["FLOPS_PER_JOULE", "LENGTHS", "ModelShapes"]
-
-FLOPS_PER_JOULE: Final = 2e10
-"""What a laptop's processor computes per joule, about: the assumption behind the presets' exchange rates."""
+__all__ = ["LENGTHS", "ModelShapes"]
 
 LENGTHS: Final = (32, 64, 128, 512, 2048)
 """Prompt lengths, tokens, at which a profile of FLOPs is made."""

@@ -18,12 +18,17 @@ if TYPE_CHECKING:  # `disco.profiles` loads numpy, and `import disco` imports th
     from disco.profiles import DeviceProfile, Price
 
 __all__ = [
+    "FLOPS_PER_JOULE",
     "PAPER_DEVICE_CONSTRAINED",
     "PAPER_SERVER_CONSTRAINED",
     "ExchangeRate",
     "device_rates",
     "server_rates",
 ]
+
+FLOPS_PER_JOULE: Final = 2e10
+"""What a laptop's processor computes per joule, about: the assumption behind the presets' exchange rates, and behind
+the energy of a device whose profile has none measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +63,10 @@ PAPER_DEVICE_CONSTRAINED: Final = ExchangeRate(usd_per_mflop=5e-9)
 def device_rates(
     profile: DeviceProfile, exchange_rate: ExchangeRate, *, prompt_tokens: float = 128.0
 ) -> Rates:
-    """Return what a device's energy per token costs, in money.
+    """Return what a device's energy per token costs at an exchange rate, and that energy in joules.
+
+    The joules are those that the profile has measured, else an estimate from its FLOPs (`FLOPS_PER_JOULE`), else not
+    known.
 
     Args:
         profile: must have `flops` for an exchange rate per FLOP, `energy` for one per joule, unless the rate is 0.
@@ -68,30 +76,38 @@ def device_rates(
     Raises:
         ConfigurationError: the profile has no numbers in the unit of the exchange rate.
     """
+    j_in, j_out = _joules(profile, prompt_tokens)
     if exchange_rate.usd_per_mflop is not None:
-        usd_per_flop = exchange_rate.usd_per_mflop / 1e6
-        if profile.flops is not None:
-            return Rates(
-                cost_in=usd_per_flop * profile.flops.prefill_at(prompt_tokens),
-                cost_out=usd_per_flop * profile.flops.decode,
-                cached_share=0.0,
-            )
-        missing, rate = "[flops]", usd_per_flop
+        rate = exchange_rate.usd_per_mflop / 1e6
+        flops = profile.flops
+        units = None if flops is None else (flops.prefill_at(prompt_tokens), flops.decode)
+        missing = "[flops]"
     else:
-        usd_per_joule = exchange_rate.usd_per_joule or 0.0
-        if profile.energy is not None:
-            return Rates(
-                cost_in=usd_per_joule * profile.energy.prefill_j_per_token,
-                cost_out=usd_per_joule * profile.energy.decode_j_per_token,
-                cached_share=0.0,
-            )
-        missing, rate = "[energy]", usd_per_joule
-    if rate == 0:
-        return Rates(cost_in=0.0, cost_out=0.0, cached_share=0.0)
+        rate = exchange_rate.usd_per_joule or 0.0
+        energy = profile.energy
+        units = None if energy is None else (energy.prefill_j_per_token, energy.decode_j_per_token)
+        missing = "[energy]"
+    if units is None and rate == 0:
+        units = 0.0, 0.0
+    if units is not None:
+        cost_in, cost_out = (rate * unit for unit in units)
+        return Rates(cost_in, cost_out, cached_share=0.0, is_money=False, j_in=j_in, j_out=j_out)
     raise ConfigurationError(
         f"device profile {profile.name!r} has no {missing}, which the exchange rate needs; "
         f"add {missing} to the profile, give the rate in the other unit, or set the rate to 0"
     )
+
+
+def _joules(profile: DeviceProfile, prompt_tokens: float) -> tuple[float, float] | tuple[None, None]:
+    """Return the joules of a prompt token and of a generated one; None where the profile does not tell."""
+    if profile.energy is not None:
+        return profile.energy.prefill_j_per_token, profile.energy.decode_j_per_token
+    if profile.flops is not None:
+        return (
+            profile.flops.prefill_at(prompt_tokens) / FLOPS_PER_JOULE,
+            profile.flops.decode / FLOPS_PER_JOULE,
+        )
+    return None, None
 
 
 def server_rates(price: Price, *, cached_share: float | None = None, basis: PriceBasis = "given") -> Rates:

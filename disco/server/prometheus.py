@@ -88,8 +88,20 @@ class Metrics:
             buckets=_TOKEN_S,
             registry=registry,
         )
-        self._cost = Counter(
-            "disco_cost_usd", "What was charged, in unified cost", [*model, "endpoint"], registry=registry
+        self._bill = Counter(
+            "disco_bill_usd", "Money paid to servers", [*model, "endpoint"], registry=registry
+        )
+        self._energy = Counter(
+            "disco_device_energy_joules",
+            "Energy of the user's own machines, as far as it is known",
+            [*model, "endpoint"],
+            registry=registry,
+        )
+        self._policy_cost = Counter(
+            "disco_policy_cost_usd",
+            "What policies count: the bill, and energy at the preset's exchange rate",
+            [*model, "endpoint"],
+            registry=registry,
         )
         self._tokens = Counter(
             "disco_tokens",
@@ -154,7 +166,10 @@ class Metrics:
             if between_s is not None:
                 _of(self._token_s, *of, stage).observe(between_s)
         for charge in route.ledger.charges:
-            _of(self._cost, *of, charge.endpoint).inc(charge.cost)
+            _of(self._bill, *of, charge.endpoint).inc(charge.bill_usd)
+            if charge.device_energy_j is not None:
+                _of(self._energy, *of, charge.endpoint).inc(charge.device_energy_j)
+            _of(self._policy_cost, *of, charge.endpoint).inc(charge.policy_cost)
             phase = charge.phase.value
             _of(self._tokens, *of, charge.endpoint, phase, "prompt").inc(charge.prompt_tokens)
             _of(self._tokens, *of, charge.endpoint, phase, "completion").inc(charge.completion_tokens)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+from disco.amounts import spent
 from disco.errors import FailureKind
 from disco.plan import Plan
 from disco.reasons import sentence
@@ -85,7 +86,7 @@ def log_answer(route: RouteRecord, row: Mapping[str, Fact]) -> None:
         for judgement in route.judgements:
             _log_judgement(judgement)
     _ROUTE.info(
-        "answer %s: %s, %d tokens, first after %s, %.3f s in all; attempts %d, migrations %d%s; %.3g USD; %s",
+        "answer %s: %s, %d tokens, first after %s, %.3f s in all; attempts %d, migrations %d%s; %s; %s",
         row["outcome"],
         row.get("winner", "no endpoint"),
         row["output_tokens"],
@@ -94,7 +95,7 @@ def log_answer(route: RouteRecord, row: Mapping[str, Fact]) -> None:
         row["attempts"],
         row["migrations"],
         f", judged {row['judged']}, handed up {row['handed_up']}" if "judged" in row else "",
-        row["cost_usd"],
+        spent(route.bill_usd, route.device_energy_j),
         sentence(route.why[0]) if route.why else "",
         extra=_fields(row),
     )
@@ -135,6 +136,8 @@ def log_callback(name: str, error: Exception) -> None:
 
 
 def _log_attempt(attempt: AttemptRecord) -> None:
+    energy_j = attempt.device_energy_j
+    energy = {} if energy_j is None else {"device_energy_j": energy_j}
     _ROUTE.debug(
         "attempt of %s (%s): %s%s, %d of %d tokens kept, started %.3f s, first content %s, ended %s",
         attempt.endpoint,
@@ -153,7 +156,9 @@ def _log_attempt(attempt: AttemptRecord) -> None:
                 "role": attempt.role,
                 "outcome": attempt.outcome,
                 "failure": attempt.failure or "",
-                "cost_usd": attempt.cost,
+                "bill_usd": attempt.bill_usd,
+                **energy,
+                "policy_cost": attempt.policy_cost,
             }
         ),
     )

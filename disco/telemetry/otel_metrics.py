@@ -50,7 +50,15 @@ class Instruments:
             description="Tokens charged, per attempt.",
             explicit_bucket_boundaries_advisory=_TOKENS,
         )
-        self._cost = meter.create_counter("disco.cost", unit="{USD}", description="Cost charged.")
+        self._bill = meter.create_counter("disco.bill", unit="{USD}", description="Money paid to servers.")
+        self._energy = meter.create_counter(
+            "disco.device_energy", unit="J", description="Energy of the user's own machines, as far as known."
+        )
+        self._policy_cost = meter.create_counter(
+            "disco.policy_cost",
+            unit="{USD}",
+            description="What policies count: the bill, and energy at the preset's exchange rate.",
+        )
         self._attempts = meter.create_counter("disco.attempts", unit="{attempt}", description="Attempts.")
         self._migrations = meter.create_counter(
             "disco.migrations", unit="{move}", description="Migrations, switched or given up."
@@ -83,7 +91,10 @@ class Instruments:
         for charge in route.ledger.charges:
             peer = endpoint_attributes(asked, places.get(charge.endpoint, "server"))
             of = {**peer, "disco.endpoint": charge.endpoint, "disco.phase": charge.phase.value}
-            self._cost.add(charge.cost, of)
+            self._bill.add(charge.bill_usd, of)
+            if charge.device_energy_j is not None:
+                self._energy.add(charge.device_energy_j, of)
+            self._policy_cost.add(charge.policy_cost, of)
         for move in route.migrations:
             way = {"disco.source": move.source, "disco.target": move.target}
             self._migrations.add(1, {**way, "disco.outcome": move.outcome})

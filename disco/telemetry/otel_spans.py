@@ -104,8 +104,11 @@ def _of_attempt(asked: RequestFacts, attempt: AttemptRecord) -> dict[str, Fact]:
         "disco.tokens.prompt": attempt.prompt_tokens,
         "disco.tokens.cached": attempt.cached_tokens,
         "disco.tokens.completion": attempt.completion_tokens,
-        "disco.cost_usd": attempt.cost,
+        "disco.bill_usd": attempt.bill_usd,
+        "disco.policy_cost": attempt.policy_cost,
     }
+    if attempt.device_energy_j is not None:
+        attributes["disco.device_energy_j"] = attempt.device_energy_j
     if attempt.failure is not None:
         attributes[ERROR_TYPE] = attempt.failure
     return attributes

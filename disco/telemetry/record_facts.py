@@ -43,7 +43,7 @@ def outcome(route: RouteRecord) -> str:
 
 def facts(route: RouteRecord, asked: RequestFacts, error: Exception | None) -> dict[str, Fact]:
     """Return the facts of an answer in one flat row; facts that do not apply are left out."""
-    usage = billed(route)
+    usage, totals = billed(route), route.ledger.totals()
     row: dict[str, Fact | None] = {
         "model": asked.model,
         "preset": route.preset,
@@ -63,7 +63,9 @@ def facts(route: RouteRecord, asked: RequestFacts, error: Exception | None) -> d
         "ttft_released_s": route.pace.ttft_released_s,
         "late_tokens": route.pace.late_tokens,
         "duration_s": route.duration_s,
-        "cost_usd": route.cost,
+        "bill_usd": totals.bill_usd,
+        "device_energy_j": totals.device_energy_j,
+        "policy_cost": totals.policy_cost,
     }
     return {
         name: round(value, 6) if isinstance(value, float) and name.endswith("_s") else value

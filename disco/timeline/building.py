@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from disco.amounts import money, spent
+from disco.cost import Charge, Totals
 from disco.reasons import sentence
 from disco.session.records.route_record import RouteRecord
 from disco.timeline.lanes import end_of, lanes_of
 from disco.timeline.marks import marks_of
 from disco.timeline.model import Cost, Timeline
 from disco.timeline.reader import reader_of
-from disco.timeline.words import money, plural, seconds
+from disco.timeline.words import plural, seconds
 
 __all__ = ["timeline_of"]
 
@@ -42,25 +44,27 @@ def _headline(record: RouteRecord) -> Iterator[str]:
     if record.pace.ttft_released_s is not None:
         yield f"first text after {seconds(record.pace.ttft_released_s)}"
     yield f"{seconds(record.duration_s)} in all"
-    yield money(record.cost)
+    yield spent(record.bill_usd, record.device_energy_j)
 
 
 def _costs(record: RouteRecord) -> tuple[Cost, ...]:
     costs = []
     for name, totals in record.ledger.by_endpoint().items():
-        phases: dict[str, float] = {}
+        phases: dict[str, list[Charge]] = {}
         for charge in record.ledger.charges:
             if charge.endpoint == name:
-                phases[charge.phase.value] = phases.get(charge.phase.value, 0.0) + charge.cost
-        by_cost = tuple(sorted(phases.items(), key=lambda phase: -phase[1]))
+                phases.setdefault(charge.phase.value, []).append(charge)
+        sums = {phase: Totals.of(charges) for phase, charges in phases.items()}
+        by_cost = sorted(sums.items(), key=lambda phase: -phase[1].policy_cost)
         costs.append(
             Cost(
                 name,
                 totals.prompt_tokens,
                 totals.cached_tokens,
                 totals.completion_tokens,
-                totals.cost,
-                by_cost,
+                totals.bill_usd,
+                totals.device_energy_j,
+                tuple((phase, one.bill_usd, one.device_energy_j) for phase, one in by_cost),
             )
         )
     return tuple(costs)
@@ -89,5 +93,10 @@ def _notes(record: RouteRecord) -> Iterator[str]:
     drafted = [a for a in record.attempts if a.speculation is not None and a.speculation.windows]
     if any(a.speculation is not None and not a.speculation.timed_windows for a in drafted):
         yield "The record has no times of the drafted windows."
+    if record.device_energy_j:
+        yield (
+            "The energy is an estimate, unless the device's profile has measured it. At the preset's exchange rate, "
+            f"policies count this answer as {money(record.policy_cost)}."
+        )
     if not record.seamless:
         yield "A seam is not proved: text may be missing or doubled there."

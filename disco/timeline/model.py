@@ -110,17 +110,19 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What was charged for one endpoint: tokens read (cached ones included), tokens written, and USD.
+    """What was charged for one endpoint: tokens read (cached ones included), tokens written, money and energy.
 
-    `phases`: (what the tokens were processed for, USD), the dearest first; see `disco.cost.Phase`.
+    `phases`: (what the tokens were processed for, USD, J), the dearest first; see `disco.cost.Phase`. An energy is None
+    where it is not known.
     """
 
     endpoint: str
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
-    usd: float
-    phases: tuple[tuple[str, float], ...]
+    bill_usd: float
+    device_energy_j: float | None
+    phases: tuple[tuple[str, float, float | None], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,7 @@ class Timeline:
 
     Attributes:
         total_s: its length; every time in it lies in [0, total_s].
-        headline: preset, end, tokens, first word, length and cost, as short phrases.
+        headline: preset, end, tokens, first word, length, bill and energy, as short phrases.
         lanes: one for each endpoint that started or was to start, in the user's order.
         reader: None where the record has no times of its tokens.
         marks: in order of time.

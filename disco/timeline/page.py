@@ -6,10 +6,12 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Final
 
-from disco.session.records.route_record import RouteRecord
+from disco.amounts import joules, money
+from disco.cost import Charge
+from disco.session.records.route_record import AttemptRecord, RouteRecord
 from disco.timeline.building import timeline_of
 from disco.timeline.svg import draw_svg, title_of
-from disco.timeline.words import mark_label, money, printable
+from disco.timeline.words import mark_label, printable
 
 __all__ = ["timeline_html"]
 
@@ -27,7 +29,7 @@ th{color:var(--soft);font-weight:600}td.n,th.n{text-align:right;font-variant-num
 Row = Sequence[str]
 _ATTEMPT_COLUMNS: Final = (
     *("endpoint", "role", "outcome", "started, s", "first content, s", "ended, s"),
-    *("tokens written", "in the answer", "cost"),
+    *("tokens written", "in the answer", "bill", "energy", "policy cost"),
 )
 
 
@@ -56,7 +58,7 @@ def timeline_html(record: RouteRecord, *, title: str | None = None) -> str:
             *(_time(at) for at in (a.started_s, a.first_content_s, a.ended_s)),
             f"{a.tokens:,}",
             f"{a.kept_tokens:,}",
-            money(a.cost),
+            *_spent(a),
         )
         for a in record.attempts
     ]
@@ -67,7 +69,7 @@ def timeline_html(record: RouteRecord, *, title: str | None = None) -> str:
             f"{c.prompt_tokens:,}",
             f"{c.cached_tokens:,}",
             f"{c.completion_tokens:,}",
-            money(c.cost),
+            *_spent(c),
         )
         for c in record.ledger.charges
     ]
@@ -84,18 +86,33 @@ def timeline_html(record: RouteRecord, *, title: str | None = None) -> str:
             _table(
                 _ATTEMPT_COLUMNS,
                 attempts,
-                range(3, 9),
+                range(3, 11),
             ),
             "<h2>Charges</h2>",
             _table(
-                ("endpoint", "for", "tokens read", "of these cached", "tokens written", "cost"),
+                (
+                    "endpoint",
+                    "for",
+                    "tokens read",
+                    "of these cached",
+                    "tokens written",
+                    "bill",
+                    "energy",
+                    "policy cost",
+                ),
                 charges,
-                range(2, 6),
+                range(2, 8),
             ),
             "</main></body></html>",
             "",
         ]
     )
+
+
+def _spent(one: AttemptRecord | Charge) -> tuple[str, str, str]:
+    """Return the bill, the energy and what policies count."""
+    energy_j = one.device_energy_j
+    return money(one.bill_usd), "–" if energy_j is None else joules(energy_j), money(one.policy_cost)
 
 
 def _time(at_s: float | None) -> str:

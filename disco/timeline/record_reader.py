@@ -171,12 +171,16 @@ def _read(name: str, fields: Mapping[str, Any], version: Any) -> Any:
 
 def _ledger(charges: tuple[Charge, ...], endpoints: tuple[CandidateRecord, ...]) -> Ledger:
     try:
-        ledger = Ledger({e.name: Rates(e.cost_in, e.cost_out, e.cached_share) for e in endpoints})
+        ledger = Ledger({e.name: _rates(e) for e in endpoints})
     except ValueError as error:
         raise ConfigurationError(f"the field 'endpoints': {error}") from None
     for charge in charges:
         ledger.enter(charge)
     return ledger
+
+
+def _rates(of: CandidateRecord) -> Rates:
+    return Rates(of.cost_in, of.cost_out, of.cached_share, is_money=of.is_money, j_in=of.j_in, j_out=of.j_out)
 
 
 @cache

@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Any
 
 from disco.errors import ConfigurationError
-from disco.session.records.record_lines import RecordLine, bill_usd, record_row
+from disco.session.records.record_lines import RecordLine, record_row
 
 __all__ = ["Answered", "EndpointUse", "Reason", "RecordingSummary", "quantile", "summarised"]
 
@@ -146,15 +146,13 @@ def _facts(row: Mapping[str, Any]) -> _Facts:
     pace, attempts, ledger = row["pace"], row["attempts"], row["ledger"]
     shown_s = pace["ttft_released_s"]
     first_s = pace["ttft_raw_s"] if shown_s is None else shown_s
-    energy_j = next(
-        (w["device_energy_j"] for w in (row, ledger) if w.get("device_energy_j") is not None), None
-    )
+    energy_j = ledger["device_energy_j"]
     return _Facts(
         created_s=None if row.get("created_s") is None else float(row["created_s"]),
         preset=str(row["preset"]),
         who=_who(row),
         first_word_s=None if first_s is None else float(first_s),
-        bill_usd=bill_usd(row),
+        bill_usd=float(ledger["bill_usd"]),
         energy_j=None if energy_j is None else float(energy_j),
         available=frozenset(str(one["name"]) for one in row["endpoints"]),
         asked=frozenset(str(one["endpoint"]) for one in attempts),

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Final
 
+from disco.amounts import spent
 from disco.session.records.route_record import RouteRecord
 from disco.timeline.building import timeline_of
 from disco.timeline.model import Lane, Reader, Span, SpanKind, Timeline
 from disco.timeline.summary import writers
-from disco.timeline.words import SPAN_WORDS, mark_label, money, plural, printable, tick_step
+from disco.timeline.words import SPAN_WORDS, mark_label, plural, printable, tick_step
 
 __all__ = ["draw_svg", "timeline_svg"]
 
@@ -164,9 +165,10 @@ class _Drawing:
         kind, y = self._classes[lane.endpoint], self._y + 16
         self._lane_tops[place] = self._y
         self._text(16, y + 8, _short(lane.endpoint, 17), "name")
-        usd = next((cost.usd for cost in self._timeline.costs if cost.endpoint == lane.endpoint), None)
+        costs = [cost for cost in self._timeline.costs if cost.endpoint == lane.endpoint]
         told = [lane.place] if lane.place != lane.endpoint else []
-        self._text(16, y + 22, ", ".join(told if usd is None else [*told, money(usd)]), "soft")
+        told += [spent(cost.bill_usd, cost.device_energy_j) for cost in costs[:1]]
+        self._text(16, y + 22, ", ".join(told), "soft")
         self._parts += [self._span(span, kind, y) for span in lane.spans if self._is_seen(span)]
         self._y += _LANE
         if lane.windows:
@@ -279,7 +281,8 @@ class _Drawing:
 
     def _costs(self) -> None:
         charged = [
-            f"{cost.endpoint} {money(cost.usd)} ({cost.prompt_tokens:,} + {cost.completion_tokens:,} tokens)"
+            f"{cost.endpoint} {spent(cost.bill_usd, cost.device_energy_j)} "
+            f"({cost.prompt_tokens:,} + {cost.completion_tokens:,} tokens)"
             for cost in self._timeline.costs
         ]
         if charged:

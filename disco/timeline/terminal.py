@@ -10,10 +10,11 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from disco.amounts import joules, money, spent
 from disco.session.records.route_record import RouteRecord
 from disco.timeline.building import timeline_of
 from disco.timeline.model import Lane, Reader, Span, SpanKind, Timeline
-from disco.timeline.words import SPAN_WORDS, mark_label, money, printable, tick_step
+from disco.timeline.words import SPAN_WORDS, mark_label, printable, tick_step
 
 __all__ = ["TimelinePicture", "timeline_lines"]
 
@@ -223,10 +224,13 @@ class _Drawing:
         for cost in self._timeline.costs:
             cached = f" ({cost.cached_tokens:,} cached)" if cost.cached_tokens else ""
             tokens = f"{cost.prompt_tokens:,}{cached} + {cost.completion_tokens:,} tokens"
-            phases = ", ".join(f"{name.replace('_', ' ')} {money(usd)}" for name, usd in cost.phases)
+            phases = ", ".join(
+                f"{name.replace('_', ' ')} {joules(energy_j) if energy_j and not usd else money(usd)}"
+                for name, usd, energy_j in cost.phases
+            )
             more = f"{tokens}: {phases}" if len(cost.phases) > 1 or cost.phases[0][0] != "answer" else tokens
             name = self._named(cost.endpoint, self._colours.get(cost.endpoint, ""))
-            grid.add_row(name, self._plain(money(cost.usd)), self._plain(more))
+            grid.add_row(name, self._plain(spent(cost.bill_usd, cost.device_energy_j)), self._plain(more))
         return grid
 
 

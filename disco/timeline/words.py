@@ -1,4 +1,4 @@
-"""The words of a time line: amounts, durations, and what its kinds of spans are called."""
+"""The words of a time line: durations, and what its kinds of spans are called."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from disco.timeline.model import SpanKind
 
-__all__ = ["SPAN_WORDS", "mark_label", "money", "plural", "printable", "seconds", "tick_step"]
+__all__ = ["SPAN_WORDS", "mark_label", "plural", "printable", "seconds", "tick_step"]
 
 SPAN_WORDS: Final = {
     SpanKind.DELAYED: "planned for later",
@@ -19,13 +19,6 @@ SPAN_WORDS: Final = {
     SpanKind.PAUSED: "paused at the cut",
     SpanKind.SILENT: "silent until it failed",
 }
-
-
-def money(usd: float) -> str:
-    """Return an amount in USD: millionths of a dollar (µ$) up to a tenth of a cent, else dollars."""
-    if 0 < abs(usd) < 1e-3:
-        return f"{usd * 1e6:.1f} µ$" if abs(usd) >= 5e-8 else f"{usd * 1e6:.2g} µ$"
-    return f"${usd:.4f}" if usd else "$0"
 
 
 def seconds(value: float) -> str:

@@ -55,9 +55,12 @@ pace_tps = 12
 ABOUT_RECORDS = """# The route record
 
 What happened to one answer, in numbers and names, never text: `stream.route` at the end of a stream,
-`completion.route`, and one line of JSON in a [recording](../how-to/recording.md). `route.cost` is the sum of all
-charges, USD. `route.seamless` is true when every part reached the reader as its writer wrote it. `route.failovers` are
-the pairs of a failed attempt and the one that replaced it. `route.to_dict()` and `route.to_json()` write it all.
+`completion.route`, and one line of JSON in a [recording](../how-to/recording.md). `route.bill_usd` is the money paid to
+servers, USD. `route.device_energy_j` is the energy of your own machines, J: an [estimate](metrics.md#energy) unless the
+device's profile has measured it, and None where it is not known. `route.policy_cost` is what policies count: the bill,
+plus the energy at the preset's exchange rate. `route.seamless` is true when every part reached the reader as its writer
+wrote it. `route.failovers` are the pairs of a failed attempt and the one that replaced it. `route.to_dict()` and
+`route.to_json()` write it all.
 """
 Subcommands = argparse._SubParsersAction  # noqa: SLF001 - argparse has no public way to ask a parser what it takes
 

@@ -82,7 +82,7 @@ async def answer(client: AsyncDisco, model: str, question: Question) -> AsyncIte
                 text = chunk.choices[0].delta.content if chunk.choices else None
                 if text:
                     yield event(text=text, writer=stream.writer, buffered=stream.buffered_tokens)
-        yield event(route=stream.route.to_dict(), cost_usd=stream.route.cost)
+        yield event(route=stream.route.to_dict(), bill_usd=stream.route.bill_usd)
     except openai.OpenAIError as error:
         yield event(error=str(error))
 

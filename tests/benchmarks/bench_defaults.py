@@ -199,7 +199,7 @@ async def ask(client: Any, messages: Any, tokens: int, found: Found, name: str) 
     route = getattr(stream, "route", None)
     found.winners["server" if route is None else route.winner] += 1
     if route is not None:
-        found.usd += getattr(route, "bill_usd", 0.0)
+        found.usd += route.bill_usd
         if route.why:
             found.reasons[f"{route.why[0].endpoint}: {route.why[0].code}"] += 1
     return first_s

@@ -11,6 +11,7 @@ from cli.test_screen import made
 from defects.asking import client, device
 from faults.in_memory import anyio_backend, no_thread  # noqa: F401 - fixtures
 
+from disco.amounts import money
 from disco.cli.console import Screen
 from disco.cli.demonstration.assist import compare, show_answer
 from disco.cli.demonstration.assist_picture import OUTCOMES, SEAM, UNDIVIDED, explain, gap_at
@@ -79,7 +80,7 @@ async def test_a_divided_answer_is_shown_with_its_seam_and_with_the_figures_of_i
     assert gap_s is not None
     assert 0 < gap_s <= 0.12  # the slowest pace, and a frame
     assert f"longest gap for the reader there {gap_s:.2f} s; late tokens: 0" in text
-    assert f"{record.cost * 1e6:.1f}" in text
+    assert money(record.bill_usd) in text
 
 
 async def test_on_a_terminal_the_picture_changes_in_place_and_the_text_stays():

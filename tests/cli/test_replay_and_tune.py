@@ -172,7 +172,7 @@ def test_the_preset_loads_with_a_sentence_true_to_the_table_and_what_cannot_be_h
     (chosen,) = (row for row in rows if row[0].startswith("▶"))
     (alone,) = (row for row in rows if row[0].startswith("server_only, as it is"))
     said = re.fullmatch(
-        r"(.+): P99 of TTFT (\S+) s, mean (\S+) s; server_only: (\S+) s and (\S+) s, (\S+)x its cost\.",
+        r"(.+): P99 of TTFT (\S+) s, mean (\S+) s; server_only: (\S+) s and (\S+) s, (\S+)x its policy cost\.",
         preset.summary,
     )
     assert (f"▶ {said[1]}", f"{said[6]}×") == (chosen[0], chosen[8])

@@ -87,8 +87,8 @@ def test_the_progress_of_an_answer_says_who_writes_what_waits_and_what_it_has_co
     assert fullest.buffered_s == fullest.buffered_tokens / 20 > 0.25
     assert [p.tokens for p in seen] == sorted(p.tokens for p in seen)
     assert seen[-1].tokens == 40
-    assert seen[-1].cost == pytest.approx(route.cost)
-    assert min(progress.cost for progress in seen) > 0
+    assert seen[-1].bill_usd == pytest.approx(route.bill_usd)
+    assert min(progress.bill_usd for progress in seen) > 0
     with (
         Disco(local=device(answer_tokens=3), policy="private") as client,
         create(client, stream=True) as stream,

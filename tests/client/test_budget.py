@@ -158,7 +158,7 @@ async def test_money_holds_where_the_server_charges_more_for_input_that_it_cache
     async with one:
         route = (await create(one, max_tokens=100)).route
     (spent,) = route.budget.values()
-    assert route.cost == pytest.approx(12 * 2e-6 + 4 * 10e-6)
+    assert route.bill_usd == pytest.approx(12 * 2e-6 + 4 * 10e-6)
     assert spent["spent"] == pytest.approx(12 * 2.5e-6 + 4 * 10e-6)
     assert spent["reserved"] > 128 * 2.5e-6 + 100 * 10e-6  # of the prompt, an upper bound
 

@@ -55,7 +55,7 @@ async def test_every_way_of_asking_leaves_one_record(kind, way):
     assert (route.winner, route.finish_reason, attempt.failure) == ("server", "stop", None)
     exact = way != "streamed"  # that stream has no usage
     assert (attempt.prompt_tokens == 20, attempt.completion_tokens == 9) == (exact, exact)
-    assert route.cost > 0
+    assert route.policy_cost > 0
     assert route.segments[0].end_char == len(SAID)
     if way not in ("whole", "streamed", "with usage"):
         assert SAID not in json.dumps(route.to_dict())
@@ -99,16 +99,16 @@ async def test_the_progress_of_a_direct_stream_has_no_bank_and_no_cost_before_it
         begun = stream.progress
         await items(stream)
         ended = stream.progress
-    assert (begun.writer, begun.running, begun.buffered_tokens, begun.cost) == (
+    assert (begun.writer, begun.running, begun.buffered_tokens, begun.bill_usd) == (
         "server",
         ("server",),
         0,
         None,
     )
-    assert (ended.running, ended.tokens, ended.cost) == (
+    assert (ended.running, ended.tokens, ended.bill_usd) == (
         (),
         stream.route.answer_tokens,
-        stream.route.cost,
+        stream.route.bill_usd,
     )
 
 

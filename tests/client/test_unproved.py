@@ -127,7 +127,7 @@ async def test_a_server_is_probed_in_the_background_once_after_its_first_answer_
     ]
     assert sorted(charged) == [[], [], [], [(None, "server")]]
     (paid,) = [a for a, charges in zip((*first, *second), charged, strict=True) if charges]
-    assert paid.route.cost > sum(t.cost for t in paid.route.attempts)
+    assert paid.route.policy_cost > sum(t.policy_cost for t in paid.route.attempts)
     assert '"attempt": null' in paid.route.to_json()
 
 

@@ -41,7 +41,7 @@ async def test_the_record_says_how_far_a_price_is_known_and_each_model_is_warned
         named = [route.endpoints[-1].price for route in asked]
         assert named == ["assumed", "assumed", "elsewhere"]
         assert asked[0].to_dict()["endpoints"][-1]["price"] == "assumed"
-        assert asked[0].cost == pytest.approx((100 * 0.15 + 10 * 0.6) / 1e6)  # never zero
+        assert asked[0].bill_usd == pytest.approx((100 * 0.15 + 10 * 0.6) / 1e6)  # never zero
     unknown, elsewhere = warnings(caplog)
     assert unknown.startswith(
         "No price is known for the model 'unheard-of'. Costs are counted at the price of openai/"

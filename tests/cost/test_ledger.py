@@ -57,23 +57,24 @@ def test_every_token_is_charged_once_and_the_total_is_exactly_the_sum_in_any_ord
         assert charge.cached_tokens == min(entry["cached_tokens"], entry["prompt_tokens"])
         rates, fresh = RATES[charge.endpoint], charge.prompt_tokens - charge.cached_tokens
         paid = (fresh + rates.cached_share * charge.cached_tokens) * rates.cost_in
-        assert charge.cost == pytest.approx(paid + rates.cost_out * charge.completion_tokens)
-    assert ledger.total_cost == math.fsum(charge.cost for charge in ledger.charges)
-    assert ledger.total_cost == ledger.tokens().cost == filled(entries[::-1]).total_cost
+        assert charge.policy_cost == pytest.approx(paid + rates.cost_out * charge.completion_tokens)
+    assert ledger.totals().policy_cost == math.fsum(charge.policy_cost for charge in ledger.charges)
+    assert ledger.totals().policy_cost == filled(entries[::-1]).totals().policy_cost
     groups = ledger.by_endpoint()
     assert set(groups) == {entry["endpoint"] for entry in entries}
     for what in KINDS:
-        total = getattr(ledger.tokens(), what)
+        total = getattr(ledger.totals(), what)
         assert sum(getattr(group, what) for group in groups.values()) == total
         assert sum(getattr(charge, what) for charge in ledger.charges) == total
     for name, group in groups.items():
-        paid = [charge.cost for charge in ledger.charges if charge.endpoint == name]
-        assert group.cost == pytest.approx(math.fsum(paid), rel=1e-12)
+        paid = [charge.policy_cost for charge in ledger.charges if charge.endpoint == name]
+        assert group.policy_cost == pytest.approx(math.fsum(paid), rel=1e-12)
     # It can be written down, and read again.
     data = json.loads(json.dumps(ledger.to_dict()))
-    assert data["total_cost"] == math.fsum(charge["cost"] for charge in data["charges"])
-    again = filled([{k: v for k, v in charge.items() if k != "cost"} for charge in data["charges"]])
-    assert again.total_cost == ledger.total_cost
+    assert data["policy_cost"] == math.fsum(charge["policy_cost"] for charge in data["charges"])
+    entered = "attempt", "endpoint", "phase", *KINDS
+    again = filled([{name: charge[name] for name in entered} for charge in data["charges"]])
+    assert again.totals().policy_cost == ledger.totals().policy_cost
 
 
 def test_nothing_is_free_by_mistake():
@@ -83,7 +84,7 @@ def test_nothing_is_free_by_mistake():
     for wrong in ("attempt", *KINDS):
         with pytest.raises(ValueError, match="must not be negative"):
             ledger.charge(**{"attempt": 0, "endpoint": "server", "phase": Phase.FAILED, wrong: -1})
-    assert (ledger.charges, ledger.total_cost) == ((), 0)
+    assert (ledger.charges, ledger.totals().policy_cost) == ((), 0)
 
 
 # ---------------------------------------------------------------------- rates
@@ -116,7 +117,9 @@ def test_flops_joules_and_prices_become_money_and_what_was_not_measured_is_not_i
     with pytest.raises(ConfigurationError, match=r"'mine' has no \[flops\]"):
         device_rates(mine, ExchangeRate(usd_per_mflop=1e-9))
     assert device_rates(phone, ExchangeRate(usd_per_joule=0.0)).cost_out == 0
-    assert device_rates(mine, ExchangeRate(usd_per_mflop=0)) == Rates(0, 0, 0)
+    assert device_rates(mine, ExchangeRate(usd_per_mflop=0)) == Rates(
+        0, 0, 0, is_money=False, j_in=0.1, j_out=0.4
+    )
     rates = server_rates(Price(usd_per_mtok_in=0.15, usd_per_mtok_out=0.6), cached_share=0.5)
     assert (rates.cost_in, rates.cost_out) == pytest.approx((0.15e-6, 0.6e-6))
     assert rates.cost(1000, 0, 1000) == pytest.approx(0.075e-3)

@@ -155,11 +155,13 @@ async def test_a_request_with_another_preset_does_not_reprice_an_answer_that_run
         group.start_soon(ask_beside)
         await anyio.sleep(0.1)  # it is planned, and waits for the device
         await text_of(stream)
-    assert stream.route.cost == pytest.approx(alone[0].cost)
+    assert stream.route.policy_cost == pytest.approx(alone[0].policy_cost)
     assert (stream.route.endpoints, others[0].endpoints) == (alone[0].endpoints, alone[1].endpoints)
     (other,), (rates,) = others[0].attempts, alone[1].endpoints
     read = other.prompt_tokens - (1 - rates.cached_share) * other.cached_tokens
-    assert others[0].cost == pytest.approx(rates.cost_in * read + rates.cost_out * other.completion_tokens)
+    assert others[0].policy_cost == pytest.approx(
+        rates.cost_in * read + rates.cost_out * other.completion_tokens
+    )
 
 
 # Tokens of the prompt, of the answer, and how many of the prompt were cached.
@@ -189,7 +191,7 @@ async def test_an_answer_with_odd_usage_completes_is_charged_and_gives_its_reser
             answer = await ask(one, stream=stream)
             told = (answer.text, tried(answer), answer.route.finish_reason)
             assert told == ("The sea is wide.", [("server", None)], "stop")
-            assert 0 <= answer.route.cost < math.inf
+            assert 0 <= answer.route.policy_cost < math.inf
             (only,) = answer.route.attempts
             assert min(only.prompt_tokens, only.completion_tokens, only.cached_tokens) >= 0
             json.loads(answer.route.to_json())

@@ -276,7 +276,7 @@ async def test_beta_follows_what_answers_have_cost(aim, tmp_path):
         routes = [(await read(client, stream=False)).route for _ in range(2)]
         another = (await read(client, stream=False, preset=str(other))).route
     assert another.judgements[0].beta == 0.2
-    in_bytes, usd = sum(a.bytes_up + a.bytes_down for a in routes[0].attempts), routes[0].cost
+    in_bytes, usd = sum(a.bytes_up + a.bytes_down for a in routes[0].attempts), routes[0].bill_usd
     cost = in_bytes if aim == "bytes" else usd
     assert cost > 0
     beta = 0.5 * math.exp(-(cost / target - 1.0) / 100)

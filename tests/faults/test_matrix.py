@@ -71,7 +71,7 @@ async def test_the_device_goes_on_where_the_server_stopped(case):
         assert 0 < next_one.prefix_chars <= answer.route.segments[-1].start_char
     # It is charged for what it was at work on: not where it never was, or turned the request away.
     in_an_answer = case.fault.moment in (Moment.FIRST, Moment.MIDDLE, Moment.LAST)
-    assert (lost.cost > 0) == (case.silent or in_an_answer or case.fault.kind is Kind.PAGE)
+    assert (lost.policy_cost > 0) == (case.silent or in_an_answer or case.fault.kind is Kind.PAGE)
     if case.fault.moment is Moment.MIDDLE and case.fault.after_bytes is None:
         assert lost.completion_tokens >= case.fault.tokens
 

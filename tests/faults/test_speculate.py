@@ -172,13 +172,17 @@ def is_exact(route: RouteRecord) -> None:
     """Every charge is its tokens at its endpoint's rates, each attempt has its own, and the sums are theirs."""
     charges, rates = route.ledger.charges, route.ledger.rates
     for one in charges:
-        assert one.cost == rates[one.endpoint].cost(
+        assert one.policy_cost == rates[one.endpoint].cost(
             one.prompt_tokens, one.completion_tokens, one.cached_tokens
         )
-    assert route.cost == route.ledger.total_cost == math.fsum(one.cost for one in charges)
+    assert (
+        route.policy_cost
+        == route.ledger.totals().policy_cost
+        == math.fsum(one.policy_cost for one in charges)
+    )
     for number, attempt in enumerate(route.attempts):
-        own = [one.cost for one in charges if one.attempt == number]
-        assert attempt.cost == pytest.approx(math.fsum(own), rel=1e-12)
+        own = [one.policy_cost for one in charges if one.attempt == number]
+        assert attempt.policy_cost == pytest.approx(math.fsum(own), rel=1e-12)
     assert sum(one.completion_tokens for one in charges if one.phase is Phase.ANSWER) >= len(TARGET)
 
 

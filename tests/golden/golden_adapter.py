@@ -33,7 +33,6 @@ from disco.request import Request, Timeouts
 from disco.session.machine import Session, SessionConfig
 from disco.session.records.billing import settle_accounts
 from disco.session.records.record_writer import make_record
-from disco.session.records.route_record import RENAMED
 from disco.session.switching.answer_lengths import AnswerLengths
 
 # The fields of record schema 2, and of the parts of a record: those that are added later change no digest.
@@ -64,6 +63,14 @@ PLAIN = (
     "created_s policy finish_reason prompt_tokens answer_tokens max_tokens winner seamless duration_s "
     "generated released"
 )
+RENAMED = {
+    "policy": "preset",
+    "tries": "attempts",
+    "pieces": "segments",
+    "transfers": "migrations",
+    "rested": "deprioritised",
+    "withheld": "budget_cuts",
+}
 RECORDED_ORDER = {"cheap": "break_before_make"}  # of migrations, by preset: the one that was shipped
 KNOWN = "prefill_tps overhead_s decode_tps continues context_tokens standby"  # of an endpoint, to dispatch
 
@@ -72,9 +79,11 @@ def projected(record: Mapping[str, Any]) -> dict[str, Any]:
     """A record's `to_dict(timelines=True)` with the fields above, under the names of schema 2, and no others."""
     now = {**{name: name for name in (*PARTS, *PLAIN.split())}, **RENAMED}
     record = {name: record[now[name]] for name in (*PARTS, *PLAIN.split())} | {"ledger": record["ledger"]}
+    record["tries"] = [{**one, "cost": one["policy_cost"]} for one in record["tries"]]
     record |= {part: _only(record[part], names.split()) for part, names in PARTS.items()}
     ledger = record["ledger"]
-    ledger = {"total_cost": ledger["total_cost"], "charges": _only(ledger["charges"], CHARGE.split())}
+    charges = [{**one, "cost": one["policy_cost"]} for one in ledger["charges"]]
+    ledger = {"total_cost": ledger["policy_cost"], "charges": _only(charges, CHARGE.split())}
     return {**record, "ledger": ledger}
 
 

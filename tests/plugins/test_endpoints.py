@@ -62,7 +62,7 @@ async def test_the_local_side_is_named_by_a_text(package, local):
     name = "sim" if isinstance(local, Plugin) else "device"
     assert route.winner == name
     assert [attempt.endpoint for attempt in route.attempts] == [name]
-    assert route.cost > 0  # the energy of the device
+    assert (route.bill_usd, route.policy_cost > 0) == (0.0, True)  # policies assume an energy of the device
 
 
 @pytest.mark.anyio
@@ -72,7 +72,7 @@ async def test_a_tier_has_its_own_price(package):
         route = await answer(client)
     (attempt,) = route.attempts
     assert attempt.endpoint == "tier-1"
-    assert route.cost == pytest.approx((attempt.prompt_tokens + 2 * attempt.completion_tokens) / 1e6)
+    assert route.bill_usd == pytest.approx((attempt.prompt_tokens + 2 * attempt.completion_tokens) / 1e6)
 
 
 @pytest.mark.real

@@ -136,7 +136,7 @@ async def test_a_metered_network_makes_servers_dearer_for_plans_and_not_for_the_
         assert paid.power.conditions == ("metered",)
         assert paid.power.traffic_usd_per_mb == 0.01
         assert paid.endpoints == free.endpoints
-        assert paid.cost == pytest.approx(free.cost)
+        assert paid.policy_cost == pytest.approx(free.policy_cost)
         assert paid.budget["server_usd"]["spent"] == pytest.approx(free.budget["server_usd"]["spent"])
 
 

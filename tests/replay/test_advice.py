@@ -188,11 +188,12 @@ def test_a_live_record_has_the_exchange_rate_of_its_preset():
 def test_the_summary_takes_the_bill_and_the_energy_that_a_record_names(tmp_path, capsys):
     """Records may name what servers were paid and what the device used; older ones have charges by place only."""
     row = answered(0, "server").to_dict()
-    named = {**row, "bill_usd": 0.5, "device_energy_j": 12.0}
+    ledger = row["ledger"]
+    lines = [{**row, "ledger": {**ledger, "bill_usd": usd, "device_energy_j": 12.0}} for usd in (0.5, 1.5)]
     path = tmp_path / "routes.jsonl"
-    path.write_text(f"{json.dumps(named)}\n{json.dumps({**named, 'bill_usd': 1.5})}\n", encoding="utf-8")
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
     text = "\n".join(said(capsys, "show", str(path), "--summary"))
-    assert "Paid to servers: $2.0000, $1.0000 per request." in text
+    assert "Paid to servers: 2.00 $, 1.00 $ per request." in text
     assert "24 J" in text
 
 
@@ -205,8 +206,8 @@ def test_the_summary_groups_the_reasons_of_plans(tmp_path, capsys):
             row["why"] = [
                 {
                     "endpoint": "server",
-                    "does": "starts" if i < 2 else "stays out",
-                    "code": "below_threshold",
+                    "does": "starts" if i < 2 else "stands_by",
+                    "code": "long" if i < 2 else "short",
                     "value": float(row["prompt_tokens"]),
                     "limit": 1396.0,
                     "source": "prior",
@@ -214,9 +215,8 @@ def test_the_summary_groups_the_reasons_of_plans(tmp_path, capsys):
             ]
             file.write(json.dumps(row) + "\n")
     text = " ".join("\n".join(said(capsys, "show", str(path), "--summary")).split())
-    assert "server was asked in 2 of 40: stays out, below_threshold" in text
-    assert "limit 1,396" in text
-    assert "source prior" in text
+    assert "server was asked in 2 of 40: not asked, prompts below 1,396 tokens stay on the device (38)" in text
+    assert "prompts from 1,396 tokens on race (2)" in text
 
 
 def test_a_summary_of_one_answer_makes_no_sense_with_a_picture(tmp_path, capsys):

@@ -114,7 +114,7 @@ def test_the_trace_is_what_was_recorded(recording):
     assert len(trace) == len(routes) == sum(RECORDED.values())
     assert trace.features["preset"].tolist() == [r.preset for r in routes]
     assert trace.features["winner"].tolist() == [r.winner for r in routes]
-    assert trace.features["cost_usd"] == pytest.approx([r.cost for r in routes], rel=1e-12)
+    assert trace.features["policy_cost"] == pytest.approx([r.policy_cost for r in routes], rel=1e-12)
     assert (trace.output_tokens == [r.answer_tokens for r in routes]).all()
     assert trace.arrival_s == pytest.approx([r.created_s - routes[0].created_s for r in routes], abs=1e-5)
     won_by_server = np.array([r.winner == "server" for r in routes])
@@ -133,10 +133,10 @@ def test_as_recorded_first_tokens_and_costs_come_back(recording, replay):
     for seed in range(2):
         outcome = replay(resolve(trace, scenario, seed=seed), scenario, Arm("recorded"), seed=seed)
         assert_first_tokens_match(outcome, recording.routes)
-        assert outcome.cost_usd == pytest.approx(trace.features["replay_cost_usd"], rel=1e-9)
+        assert outcome.cost_usd == pytest.approx(trace.features["replay_policy_cost"], rel=1e-9)
         # A replay probes no server.
         charges = [c for r in recording.routes for c in r.ledger.charges if c.phase != Phase.PROBE]
-        recorded = np.array([c.cost for c in charges])
+        recorded = np.array([c.policy_cost for c in charges])
         # Exactly, but for what the device did not read; that is bounded, and only ever too much.
         assert outcome.cost_usd.sum() == pytest.approx(recorded.sum(), rel=COST_SHARE)
 
@@ -147,7 +147,7 @@ def test_a_policy_that_would_decide_the_same_gives_the_same(recording, replay, p
     scenario = recording.scenario
     outcome = replay(resolve(trace, scenario, seed=1), scenario, Arm(policy), seed=1)
     assert_first_tokens_match(outcome, routes)
-    assert outcome.cost_usd == pytest.approx(trace.features["replay_cost_usd"], rel=1e-9)
+    assert outcome.cost_usd == pytest.approx(trace.features["replay_policy_cost"], rel=1e-9)
 
 
 def test_a_policy_that_learns_is_the_same_wherever_it_starts_the_same(recording, replay):

@@ -112,7 +112,7 @@ def test_nothing_an_application_does_gives_them_away(process, tmp_path):
     for file, says in {
         "work/log.jsonl": "disco_preset",
         "work/spans.json": "local/smollm2-135m",
-        "work/metrics.json": "disco.cost",
+        "work/metrics.json": "disco.bill",
         "work/routes.jsonl": '"finish_reason": "stop"',
         "work/reprs.txt": "Request(model='m'",
         "stderr": "[prompt]",

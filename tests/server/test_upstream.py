@@ -305,7 +305,9 @@ def test_metrics_say_what_the_route_records_say():
     assert written > 0
     expected = {
         'disco_answers_total{finish_reason="stop",winner="server"}': 2.0,
-        'disco_cost_usd_total{endpoint="server"}': pytest.approx(sum(route.cost for route in routes)),
+        'disco_bill_usd_total{endpoint="server"}': pytest.approx(sum(route.bill_usd for route in routes)),
+        'disco_policy_cost_usd_total{endpoint="server"}': pytest.approx(sum(r.policy_cost for r in routes)),
+        'disco_device_energy_joules_total{endpoint="server"}': 0.0,
         'disco_tokens_total{endpoint="server",kind="completion",phase="answer"}': written,
         'disco_attempt_failures_total{endpoint="server",failure="server"}': 1.0,
         'disco_time_to_first_token_seconds_count{stage="released"}': 2.0,

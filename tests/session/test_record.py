@@ -17,7 +17,10 @@ from disco.session.records.route_record import RouteRecord
 
 CANARY = "canary-7f3a"
 REQUEST = Request(messages=[{"role": "user", "content": CANARY}], model="m", params={"max_tokens": 30})
-RATES = {"device": Rates(4e-9, 5e-9, 0.0), "server": Rates(1.5e-7, 6e-7)}
+RATES = {
+    "device": Rates(4e-9, 5e-9, 0.0, is_money=False, j_in=0.01, j_out=0.02),
+    "server": Rates(1.5e-7, 6e-7),
+}
 RESTED = (CoolDown("backup", "rate_limit", "rate_limit", 1, 11.25), CoolDown("edge", "offline"))
 
 
@@ -43,9 +46,11 @@ def test_it_knows_when_where_at_what_price_and_who_was_left_alone_and_holds_no_t
     device, server = record["endpoints"]
     assert device == {"name": "device", "place": "device", "cost_in": 4e-9, "cost_out": 5e-9} | {
         "cached_share": 0.0, "continues": True, "reach": "device", "rank": 0, "price": "given",
+        "is_money": False, "j_in": 0.01, "j_out": 0.02,
     }  # fmt: skip
     assert server == {"name": "server", "place": "server", "cost_in": 1.5e-7, "cost_out": 6e-7} | {
         "cached_share": 1.0, "continues": False, "reach": "any", "rank": 1, "price": "given",
+        "is_money": True, "j_in": 0.0, "j_out": 0.0,
     }  # fmt: skip
     assert made.deprioritised == RESTED
     keys = ("endpoint", "reason", "failure", "failures", "for_s")

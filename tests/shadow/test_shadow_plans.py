@@ -92,7 +92,7 @@ async def test_what_was_seen_is_measured_and_what_was_not_is_expected():
     assert (shadow.sooner_s, shadow.cheaper_usd) == pytest.approx((0.0, 0.0), abs=1e-9)
     assert (shadow.winner, shadow.ttft_basis, shadow.cost_basis) == ("server", "measured", "measured")
     assert shadow.ttft_s == pytest.approx(won_by_server.pace.ttft_raw_s)
-    assert shadow.cost_usd == pytest.approx(won_by_server.cost)
+    assert shadow.policy_cost == pytest.approx(won_by_server.policy_cost)
 
     _, one = shadowed("race", "device_only")
     async with one:
@@ -102,7 +102,10 @@ async def test_what_was_seen_is_measured_and_what_was_not_is_expected():
     assert shadow.ttft_s >= TTFT_S  # it had not written when the server did
     assert shadow.sooner_s <= 0
     assert shadow.cheaper_usd > 0
-    assert shadow.cost_usd == 0.0  # at the exchange rate of this preset, the device is free
+    assert (shadow.bill_usd, shadow.policy_cost) == (
+        0.0,
+        0.0,
+    )  # at the exchange rate of this preset, the device is free
 
 
 async def test_what_earlier_answers_have_shown_is_expected():
@@ -134,7 +137,7 @@ async def test_the_real_plans_are_those_of_a_client_without_a_shadow():
         one.router._dispatchers._rng.bit_generator.state = _seeded()
         async with one:
             routes = [(await ask(one, question(4 + i))).route for i in range(24)]
-        taken.append([(r.starts, round(r.pace.ttft_raw_s, 9), r.cost, r.winner) for r in routes])
+        taken.append([(r.starts, round(r.pace.ttft_raw_s, 9), r.policy_cost, r.winner) for r in routes])
         if shadow is not None:
             assert all(r.shadow.preset == shadow.name for r in routes)
     assert taken[0] == taken[1] == taken[2]

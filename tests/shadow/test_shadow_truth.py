@@ -80,7 +80,7 @@ async def test_the_winner_of_every_race_alone_is_predicted_exactly(tmp_path):
     first_s = [route.pace.ttft_raw_s for route in then]
     assert predicted.other.ttft_mean_s == pytest.approx(np.mean(first_s), abs=1e-5)
     assert predicted.other.ttft_p99_s == pytest.approx(np.quantile(first_s, 0.99), abs=1e-5)
-    assert predicted.other.cost_usd == pytest.approx(np.mean([route.cost for route in then]), rel=1e-6)
+    assert predicted.other.cost_usd == pytest.approx(np.mean([route.policy_cost for route in then]), rel=1e-6)
     assert predicted.run_ttft_s == pytest.approx(0.0, abs=1e-5)
     assert predicted.run_cost == pytest.approx(1.0, rel=0.02)
 
@@ -92,7 +92,7 @@ async def test_what_migrations_would_save_is_predicted(tmp_path):
     predicted, then = await predicted_and_real(tmp_path, real, moving, answers=4, ttft_s=0.3, tokens=200)
     moved = np.mean([len(route.segments) > 1 for route in then])
     assert moved == predicted.other.moved == 1.0
-    cost = np.mean([route.cost for route in then])
+    cost = np.mean([route.policy_cost for route in then])
     assert predicted.other.cost_usd == pytest.approx(cost, rel=0.03)
     assert cost < 0.8 * predicted.real.cost_usd
     assert predicted.differ["migrations"] == 4

@@ -82,7 +82,7 @@ def check_record(record: RouteRecord, answer: int) -> None:
     if record.finish_reason is not None:
         assert record.answer_tokens == answer
         assert sum(t.kept_tokens for t in record.attempts) == answer
-    assert sum(c.cost for c in record.ledger.charges) == pytest.approx(record.cost, rel=1e-12)
-    assert sum(t.cost for t in record.attempts) == pytest.approx(record.cost, rel=1e-12)
+    assert sum(c.policy_cost for c in record.ledger.charges) == pytest.approx(record.policy_cost, rel=1e-12)
+    assert sum(t.policy_cost for t in record.attempts) == pytest.approx(record.policy_cost, rel=1e-12)
     released = [released_s for released_s, _ in record.released]
     assert released == sorted(released)

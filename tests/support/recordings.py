@@ -15,7 +15,10 @@ from disco.replay.formats import read_trace
 from disco.replay.workload.trace import Trace
 from disco.session.records.route_record import RouteRecord
 
-RATES = {"device": Rates(4e-9, 5e-9, 0.0), "server": Rates(1.5e-7, 6e-7)}
+RATES = {
+    "device": Rates(4e-9, 5e-9, 0.0, is_money=False, j_in=0.01, j_out=0.02),
+    "server": Rates(1.5e-7, 6e-7),
+}
 SERVER = SimulatedProfile(ttft_s=0.3, decode_tps=80.0, answer_tokens=40)
 
 

@@ -57,7 +57,8 @@ def test_an_answer_is_one_line_and_one_span_with_its_figures_and_its_attempts_ar
         "ttft_released_s": pytest.approx(route.pace.ttft_released_s, abs=1e-6),
         "late_tokens": route.pace.late_tokens,
         "duration_s": pytest.approx(route.duration_s, abs=1e-6),
-        "cost_usd": pytest.approx(route.cost, abs=1e-9),
+        "bill_usd": pytest.approx(route.bill_usd, abs=1e-9),
+        "policy_cost": pytest.approx(route.policy_cost, abs=1e-9),
     }
     assert json.loads(json.dumps(fields(line))) == figures
     whole, (device, server) = otel.answer(), otel.attempts()
@@ -76,7 +77,7 @@ def test_an_answer_is_one_line_and_one_span_with_its_figures_and_its_attempts_ar
         "gen_ai.response.time_to_first_chunk": figures["ttft_released_s"],
         "gen_ai.usage.input_tokens": figures["input_tokens"],
         "gen_ai.usage.output_tokens": figures["output_tokens"],
-        **{f"disco.{n}": figures[n] for n in ("preset", "winner", "outcome", "attempts", "cost_usd")},
+        **{f"disco.{n}": figures[n] for n in ("preset", "winner", "outcome", "attempts", "bill_usd")},
     }
     assert {name: whole.attributes[name] for name in expected} == expected
     assert "error.type" not in whole.attributes
@@ -127,7 +128,9 @@ UNITS = {
     "gen_ai.client.token.usage": "{token}",
     "disco.generation.time_to_first_chunk": "s",
     "disco.generation.time_per_output_chunk": "s",
-    "disco.cost": "{USD}",
+    "disco.bill": "{USD}",
+    "disco.device_energy": "J",
+    "disco.policy_cost": "{USD}",
     "disco.attempts": "{attempt}",
     "disco.migrations": "{move}",
     "disco.failovers": "{failover}",

@@ -61,9 +61,11 @@ def test_the_figures_are_those_of_the_record(otel):
             "gen_ai.request.model": model,
         }
     outputs = [tokens for (_, kind), (tokens, _, _) in used.items() if kind == "output"]
-    assert sum(outputs) == route.ledger.tokens().completion_tokens
-    costs = otel.points("disco.cost")
-    assert math.fsum(p.value for _, p in costs) == pytest.approx(route.cost)
+    assert sum(outputs) == route.ledger.totals().completion_tokens
+    costs = otel.points("disco.policy_cost")
+    assert math.fsum(p.value for _, p in costs) == pytest.approx(route.policy_cost)
+    bills = otel.points("disco.bill")
+    assert math.fsum(p.value for _, p in bills) == pytest.approx(route.bill_usd)
     charged = {(c.endpoint, c.phase.value) for c in route.ledger.charges}
     assert {(a["disco.endpoint"], a["disco.phase"]) for a, _ in costs} == charged
     named = ("disco.endpoint", "disco.role", "disco.outcome")

@@ -151,7 +151,7 @@ def test_whatever_happens_attempts_lie_within_the_answer_and_add_up(otel, profil
     times = [event.timestamp for event in whole.events]
     assert times == sorted(times)
     assert all(whole.start_time <= at <= whole.end_time for at in times)
-    assert sum(a.attributes["disco.cost_usd"] for a in attempts) == pytest.approx(route.cost)
+    assert sum(a.attributes["disco.bill_usd"] for a in attempts) == pytest.approx(route.bill_usd)
     assert (whole.status.status_code is StatusCode.ERROR) == (live.error is not None)
     # Whoever counts as failed over in a replay does so here; what nobody read to its end counts, too.
     assert bool(route.failovers) >= _has_failed_over(live.session)

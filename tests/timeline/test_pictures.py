@@ -14,7 +14,7 @@ from chromium import find_chromium, open_page
 from timeline.drawn import SVG, check_drawings, check_timeline, printed
 
 from disco.cli.demonstration.demo import COLUMNS, SCENES
-from disco.session.records.route_record import SCHEMA
+from disco.session.records.record_versions import SCHEMA
 from disco.timeline import read_record, timeline_html
 
 ROOT = Path(__file__).parents[2]

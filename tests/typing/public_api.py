@@ -23,11 +23,12 @@ from disco.session.records.route_record import AttemptRecord, MigrationRecord, R
 
 
 def seen(route: RouteRecord) -> None:
-    assert_type((route.winner, route.cost, route.seamless), tuple[str | None, float, bool])
+    assert_type((route.winner, route.bill_usd, route.seamless), tuple[str | None, float, bool])
+    assert_type((route.device_energy_j, route.policy_cost), tuple[float | None, float])
     assert_type(route.attempts, tuple[AttemptRecord, ...])
     assert_type(route.segments, tuple[SegmentRecord, ...])
     assert_type(route.migrations, tuple[MigrationRecord, ...])
-    assert_type((route.to_json(indent=2), route.ledger.total_cost), tuple[str, float])
+    assert_type((route.to_json(indent=2), route.ledger.totals().bill_usd), tuple[str, float])
 
 
 def constructions(preset: Preset, profile: DeviceProfile, server: ServerProfile) -> list[AsyncDisco]:

@@ -11,11 +11,12 @@ from typing import Any
 import anyio
 from openai import OpenAIError
 
+from disco.amounts import spent
 from disco.cli.chat.commands import COMMANDS, KEYS, parse, unknown
 from disco.cli.chat.conversation import Conversation
 from disco.cli.chat.error_lines import error_line
 from disco.cli.chat.route_book import RouteBook
-from disco.cli.chat.status_line import Status, budgets_left, money, status_line
+from disco.cli.chat.status_line import Status, budgets_left, status_line
 from disco.cli.chat.view import AnswerView, View
 from disco.cli.console import Screen
 from disco.client import AsyncDisco
@@ -104,12 +105,16 @@ class Chat:
         since = self._loading_from if self._asked_at is None else self._asked_at
         is_entered = (
             self._book.last is not self._before
-        )  # the running answer is over, and its cost is in the book
-        running = 0.0 if progress is None or is_entered else progress.cost or 0.0
+        )  # the running answer is over, and its bill is in the book
+        bill_usd, energy_j = self._book.bill_usd, self._book.device_energy_j
+        if progress is not None and not is_entered:
+            bill_usd += progress.bill_usd or 0.0
+            energy_j += progress.device_energy_j or 0.0
         status = Status(
             preset=self._preset_name,
             local_only=self._local_only,
-            cost=self._book.cost + running,
+            bill_usd=bill_usd,
+            device_energy_j=energy_j,
             budgets=self._book.budgets,
             loading=None if self._loading_from is None else self.settings.local,
             waited_s=None if since is None else monotonic() - since,
@@ -265,7 +270,7 @@ def _in_brief(record: RouteRecord | None, *, stopped: bool) -> str:
         parts += dict.fromkeys(f"{t.endpoint} failed: {t.failure}" for t in record.attempts if t.failure)
         if record.pace.ttft_released_s is not None:
             parts += [f"first word after {record.pace.ttft_released_s:.2f} s"]
-        parts += [money(record.cost)]
+        parts += [spent(record.bill_usd, record.device_energy_j)]
         if record.finish_reason == "length":
             parts += ["cut at the limit of its length"]
     return f"[{'; '.join(parts)}]"

@@ -1,4 +1,4 @@
-"""The status line of a chat: who writes, the bank, the cost so far, what is left of the budget, the preset."""
+"""The status line of a chat: who writes, the bank, bill and energy so far, what is left of the budget, the preset."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from disco.amounts import money, spent
 from disco.cli.word_wrap import cells
 
 if TYPE_CHECKING:
     from disco.session.records.answer_progress import AnswerProgress
 
-__all__ = ["BudgetLeft", "Status", "budgets_left", "money", "status_line"]
+__all__ = ["BudgetLeft", "Status", "budgets_left", "status_line"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,8 @@ class Status:
     Attributes:
         preset: its name.
         local_only: whether questions stay on this machine.
-        cost: what the answers of this chat have cost, unified money (USD); with that of the running answer.
+        bill_usd: what the answers of this chat have cost in money, USD; with that of the running answer.
+        device_energy_j: the energy that they took of the user's own machines, as far as it is known, J.
         budgets: what is left of the absolute budgets.
         loading: the model that is being loaded; None: none is.
         waited_s: how long the present answer, or without one the model, has been waited for, s; None: nothing is.
@@ -45,7 +47,8 @@ class Status:
 
     preset: str
     local_only: bool = False
-    cost: float = 0.0
+    bill_usd: float = 0.0
+    device_energy_j: float = 0.0
     budgets: tuple[BudgetLeft, ...] = ()
     loading: str | None = None
     waited_s: float | None = None
@@ -55,7 +58,7 @@ class Status:
     def parts(self) -> list[str]:
         """Return what is shown, the most important first."""
         preset = f"{self.preset}, only this machine" if self.local_only else self.preset
-        known = [money(self.cost), *map(str, self.budgets), preset]
+        known = [spent(self.bill_usd, self.device_energy_j), *map(str, self.budgets), preset]
         if not self.answering:
             loading = [] if self.loading is None else [_seconds(f"loading {self.loading}", self.waited_s)]
             return [*loading, preset, *known[:-1], "/help"]
@@ -74,11 +77,6 @@ def status_line(status: Status, columns: int) -> str:
     while cells(line) > max(columns, 0):
         line = line[:-1]
     return line
-
-
-def money(usd: float) -> str:
-    """Return an amount of money, in dollars or in millionths of one."""
-    return f"{usd:.2f} USD" if usd >= 0.1 else f"{usd * 1e6:,.1f} µ$"
 
 
 def budgets_left(budget: Mapping[str, Mapping[str, Any]]) -> tuple[BudgetLeft, ...]:

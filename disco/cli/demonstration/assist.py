@@ -14,6 +14,7 @@ from typing import Any
 import anyio
 import openai
 
+from disco.amounts import joules, money
 from disco.cli.console import Screen
 from disco.cli.demonstration.alongside import alongside, repeatedly
 from disco.cli.demonstration.assist_picture import SEAM, Shown, explain, in_words, picture, text_of
@@ -214,7 +215,7 @@ async def show_answer(
 
 def compare(screen: Screen, records: dict[str, RouteRecord]) -> None:
     """Print a table of the same prompt answered in several ways."""
-    columns = ("way", "TTFT", "TBT P99", "late", "server", "device", "µ$", "end")
+    columns = ("way", "TTFT", "TBT P99", "late", "server", "device", "bill", "energy", "end")
     rows = []
     for way, record in records.items():
         totals = record.ledger.by_endpoint()
@@ -229,7 +230,8 @@ def compare(screen: Screen, records: dict[str, RouteRecord]) -> None:
                 record.pace.late_tokens,
                 tokens.get("server", "–"),
                 tokens.get("device", "–"),
-                f"{record.cost * 1e6:.1f}",
+                money(record.bill_usd),
+                "–" if record.device_energy_j is None else joules(record.device_energy_j),
                 f"{record.released[-1][0]:.1f} s",
             )
         )
@@ -241,8 +243,8 @@ def compare(screen: Screen, records: dict[str, RouteRecord]) -> None:
             screen.line(f"{way.replace('_', ' ')}: {'; '.join(failed)}, and another endpoint went on.")
     screen.line(
         "TTFT, TBT, end of the text: as shown to the reader; late: tokens after the reader's deadline at "
-        f"{PACE_TPS:g} tokens/s; server, device: tokens of prompt + answer as charged, without cached ones; µ$: "
-        "millionths of a dollar (the server's price, and the device's energy). The server's price of the prompt is "
+        f"{PACE_TPS:g} tokens/s; server, device: tokens of prompt + answer as charged, without cached ones; bill: "
+        "paid to the server; energy: of the device, an estimate. The server's price of the prompt is "
         "the same with and without the device: the assist saves the price of the rest of the answer.",
         style="dim",
     )

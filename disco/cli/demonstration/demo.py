@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
+from disco.amounts import joules, money
 from disco.cli.console import Screen
 from disco.cli.demonstration.scene import (
     BATTERY,
@@ -83,7 +84,7 @@ SCENES = (
 
 COLUMNS = (
     *("#", "how", "TTFT raw", "TTFT shown", "TBT P50", "TBT P99", "late"),
-    *("device tok", "server tok", "device µ$", "server µ$", "total µ$"),
+    *("device tok", "server tok", "bill", "energy"),
 )
 
 
@@ -197,8 +198,8 @@ def _table(screen: Screen, rows: list[Row]) -> None:
                 _seconds(pace.tbt_released_p99_s),
                 pace.late_tokens,
                 *(_tokens(by[name]) for name in by),
-                *(f"{by[name].cost * 1e6:.1f}" if by[name] else "–" for name in by),  # type: ignore[union-attr]
-                f"{row.record.cost * 1e6:.1f}",
+                money(row.record.bill_usd),
+                "–" if row.record.device_energy_j is None else joules(row.record.device_energy_j),
             )
         )
     screen.line()
@@ -206,7 +207,7 @@ def _table(screen: Screen, rows: list[Row]) -> None:
     screen.line(
         "TTFT, TBT in seconds; raw as generated, shown as released to the reader; late: tokens after the "
         f"reader's deadline at {SCENES[0].pace_tps:g} tokens/s; tokens: prompt + answer as billed, losers and "
-        "re-prefills included; µ$: millionths of a dollar, the device's energy at the scene's exchange rate.",
+        "re-prefills included; bill: paid to the server; energy: of the device, an estimate.",
         style="dim",
     )
 

@@ -18,6 +18,7 @@ import anyio.to_thread
 import httpx2
 import openai
 
+from disco.amounts import spent
 from disco.cli.console import Screen
 from disco.cli.demonstration.demo_runtime import server_class
 from disco.cli.demonstration.demo_server import DemoServer
@@ -278,7 +279,7 @@ def explain(screen: Screen, record: RouteRecord) -> None:
         f"a migration to {t.target} was given up ({t.outcome})" for t in record.migrations if t.took_s is None
     ]
     parts += [f"{t.endpoint} failed ({t.failure})" for t in record.attempts if t.failure]
-    parts.append(f"{record.cost * 1e6:.1f} µ$")
+    parts.append(spent(record.bill_usd, record.device_energy_j))
     screen.line("→ " + "; ".join(parts) + ".")
     segments = " + ".join(f"{s.endpoint} {s.start_char}…{s.end_char}" for s in record.segments)
     whole = "exactly what each wrote, nothing twice, nothing missing (checksums agree)"

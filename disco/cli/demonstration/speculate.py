@@ -15,6 +15,7 @@ from typing import Any, Final
 import anyio
 import anyio.to_thread
 
+from disco.amounts import joules, money
 from disco.cli.console import Screen
 from disco.cli.demonstration.alongside import repeatedly
 from disco.cli.demonstration.scene import LOCAL, MAINS, PRICE, Keep
@@ -22,6 +23,7 @@ from disco.cli.demonstration.shaping_proxy import shape
 from disco.cli.demonstration.speculate_picture import DRAFTED, SERVERS, DraftPicture
 from disco.cli.demonstration.verify_server import VerifyServer
 from disco.client import AsyncDisco
+from disco.cost import Totals
 from disco.dispatch.presets import CostSection, DispatchSection, PlaybackSection, Preset
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.endpoints.llamacpp.drafting.llamacpp_drafter import LlamaCppDrafter
@@ -171,7 +173,7 @@ async def _ask(client: AsyncDisco, tokens: int, *, speculate: bool = True) -> An
 
 
 def _cells(record: RouteRecord, endpoint: str) -> tuple[str, str]:
-    """Return what an answer cost at an endpoint: tokens of prompt + answer, without cached ones, and µ$.
+    """Return what an answer cost at an endpoint: tokens of prompt + answer, without cached ones, and money or energy.
 
     A probe in the background belongs to no answer.
     """
@@ -182,7 +184,9 @@ def _cells(record: RouteRecord, endpoint: str) -> tuple[str, str]:
         sum(c.prompt_tokens - c.cached_tokens for c in own),
         sum(c.completion_tokens for c in own),
     )
-    return f"{prompt}+{written}", f"{1e6 * sum(c.cost for c in own):.1f}"
+    sums = Totals.of(own)
+    is_free = not sums.bill_usd and sums.device_energy_j
+    return f"{prompt}+{written}", joules(sums.device_energy_j or 0.0) if is_free else money(sums.bill_usd)
 
 
 def compare(screen: Screen, drafted: Answer, alone: Answer) -> int:
@@ -197,13 +201,13 @@ def compare(screen: Screen, drafted: Answer, alone: Answer) -> int:
     screen.line()
     screen.table(
         f"One question, {alone.tokens} tokens",
-        ("", "ms/token", "rounds", "right", "device", "µ$", "server", "µ$"),
+        ("", "ms/tok", "rounds", "right", "device", "energy", "server", "bill"),
         rows,
     )
     screen.line(
         "right: drafted tokens that the server chose too, of those it compared; device, server: tokens of prompt + "
-        "answer as charged, without cached ones: drafts cost the device, rejected ones the server, too. µ$: millionths "
-        "of a dollar; the server's price is gpt-4o-mini's, the device's is its energy.",
+        "answer as charged, without cached ones: drafts cost the device, rejected ones the server, too. The "
+        "server's price is gpt-4o-mini's; the device's energy is an estimate.",
         style="dim",
     )
     if report is not None:

@@ -11,6 +11,7 @@ from typing import Final
 import anyio
 import openai
 
+from disco.amounts import money
 from disco.cli.doctor.finding import (
     Facts,
     Finding,
@@ -387,4 +388,4 @@ def _cost(model: str, host: str) -> str:
     tokens = f"about {reads} tokens to read and at most {writes} to write"
     if found is None:
         return f"{tokens}; the price of {model} is not known"
-    return f"{tokens}, {found.price.usd(reads, writes):.5f} USD at the price of {found.model} of {found.date}"
+    return f"{tokens}, {money(found.price.usd(reads, writes))} at the price of {found.model} of {found.date}"

@@ -100,10 +100,11 @@ def _show_one(screen: Screen, path: Path, arguments: argparse.Namespace) -> int:
 
 
 def _list(screen: Screen, path: Path, count: int) -> int:
+    from disco.amounts import joules, money  # noqa: PLC0415 - as above
     from disco.cli.pictures.recording_lines import newest, record_in  # noqa: PLC0415 - as above
     from disco.cli.pictures.summary_view import when  # noqa: PLC0415 - as above
     from disco.timeline.summary import happenings, writers  # noqa: PLC0415 - as above
-    from disco.timeline.words import money, printable, seconds  # noqa: PLC0415 - as above
+    from disco.timeline.words import printable, seconds  # noqa: PLC0415 - as above
 
     lines, total = newest(path, count)
     rows, damaged = [], []
@@ -123,7 +124,8 @@ def _list(screen: Screen, path: Path, count: int) -> int:
                 f"{record.answer_tokens:,}",
                 "–" if first_s is None else seconds(first_s),
                 seconds(record.duration_s),
-                money(record.cost),
+                money(record.bill_usd),
+                "–" if record.device_energy_j is None else joules(record.device_energy_j),
                 ", ".join(happenings(record)),
             )
         )
@@ -138,7 +140,8 @@ def _list(screen: Screen, path: Path, count: int) -> int:
             "tokens",
             "first text",
             "in all",
-            "cost",
+            "bill",
+            "energy",
             "what happened",
         )
         screen.table("", columns, rows)

@@ -74,12 +74,20 @@ class _Direct(RouteOfStream):
 
         noted = self.noted
         if noted is None:  # not begun
-            return AnswerProgress(None, (), 0, 0, buffered_s=None, cost=None)
+            return AnswerProgress(None, (), 0, 0, None, None, None)
         if noted.ended_at is None:
             running = (noted.endpoint,)
-            return AnswerProgress(self.writer, running, len(noted.texts), 0, buffered_s=None, cost=None)
+            return AnswerProgress(self.writer, running, len(noted.texts), 0, None, None, None)
         route = noted.route()
-        return AnswerProgress(self.writer, (), route.answer_tokens, 0, buffered_s=None, cost=route.cost)
+        return AnswerProgress(
+            self.writer,
+            (),
+            route.answer_tokens,
+            0,
+            buffered_s=None,
+            bill_usd=route.bill_usd,
+            device_energy_j=route.device_energy_j,
+        )
 
     @property
     def assist(self) -> AssistState | None:

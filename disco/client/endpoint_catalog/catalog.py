@@ -212,17 +212,22 @@ class EndpointCatalog:
 
     def _priced(self, member: CatalogEntry, model: str, exchange_rate: float | None) -> Rates:
         if exchange_rate is not None:
-            return device_rates(self._with_flops(member), ExchangeRate(usd_per_mflop=exchange_rate))
-        return self.pricing.rates(member.asked_for(model), member.host, member.price)
+            profile, is_known = self._with_flops(member)
+            rates = device_rates(profile, ExchangeRate(usd_per_mflop=exchange_rate))
+            # Plans need a number for an endpoint of which nothing is known. A record says that it is not known.
+            return rates if is_known else replace(rates, j_in=None, j_out=None)
+        rates = self.pricing.rates(member.asked_for(model), member.host, member.price)
+        # A machine of the user's own with a price takes energy all the same.
+        return rates if member.endpoint.reach == "any" else replace(rates, j_in=None, j_out=None)
 
-    def _with_flops(self, member: CatalogEntry) -> DeviceProfile:
-        """Return the device's profile with FLOPs per token.
+    def _with_flops(self, member: CatalogEntry) -> tuple[DeviceProfile, bool]:
+        """Return the device's profile with FLOPs per token, and whether they or its energy are more than assumed.
 
         They are the profile's, else what the endpoint reports or its model's file says, else assumed.
         """
         profile = member.profile or self._device
         if profile.flops is not None and profile is not UNMEASURED:
-            return profile
+            return profile, True
         reported, is_assumed = self._reported_flops(member.endpoint)
         if is_assumed:
             warn(
@@ -233,7 +238,8 @@ class EndpointCatalog:
             flops: FlopsPerToken | None = reported.flops()
         else:
             flops = UNMEASURED.flops if reported is None else _same_for_all(reported)
-        return profile.model_copy(update={"flops": flops})
+        is_known = reported is not None or profile.energy is not None
+        return profile.model_copy(update={"flops": flops}), is_known
 
     def _reported_flops(self, endpoint: Endpoint) -> tuple[ModelShapes | float | None, bool]:
         """Return the FLOPs of a token, or the shapes they follow from, if known; and whether they never can be."""

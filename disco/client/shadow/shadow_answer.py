@@ -214,14 +214,16 @@ class ShadowAnswer:
         if found is not None:
             written_at = session.transcript.generated.at
             # A probe in the background belongs to no answer.
-            spent_usd = math.fsum(c.cost for c in ledger.charges if c.attempt is not None)
+            paid_usd = math.fsum(c.bill_usd for c in ledger.charges if c.attempt is not None)
             facts |= {
                 "sooner_s": written_at[0] - session.started_at - found.ttft_s if written_at else None,
-                "cheaper_usd": spent_usd - found.cost_usd,
+                "cheaper_usd": paid_usd - found.bill_usd,
                 "winner": found.winner,
                 "ttft_s": found.ttft_s,
                 "ttft_basis": found.ttft_basis,
-                "cost_usd": found.cost_usd,
+                "bill_usd": found.bill_usd,
+                "device_energy_j": found.device_energy_j,
+                "policy_cost": found.policy_cost,
                 "cost_basis": found.cost_basis,
             }
             self._charge(planned, found, session)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from disco.candidate import Candidate
+from disco.cost import Charge, Phase, Totals
 from disco.errors import FailureKind
 from disco.events import Usage
 from disco.plan import Plan, Start
@@ -32,7 +33,8 @@ class ShadowEstimate:
 
     Attributes:
         winner: the endpoint that would have written first, in most cases.
-        ttft_s, cost_usd: expected values, s and USD.
+        ttft_s: an expected value, s.
+        bill_usd, device_energy_j, policy_cost: expected values; see `cost.Charge`.
         ttft_basis, cost_basis: see `Basis`.
         usage: what each endpoint would have processed if `winner` had won.
     """
@@ -40,7 +42,9 @@ class ShadowEstimate:
     winner: str
     ttft_s: float
     ttft_basis: Basis
-    cost_usd: float
+    bill_usd: float
+    device_energy_j: float | None
+    policy_cost: float
     cost_basis: Basis
     usage: Mapping[str, Usage]
 
@@ -87,22 +91,27 @@ def estimate(
     ttft_s = math.fsum(at for _, at in outcomes) / len(outcomes)
     basis = _basis(runners, winner, ttft_s)
     usage: dict[str, Usage] = {}
-    costs = []
+    cases_won: list[tuple[int, Totals]] = []
     for i, runner in enumerate(runners):
         if wins[i] == 0:
             continue
         mean_s = math.fsum(at for number, at in outcomes if number == i) / wins[i]
         spent = _usage(plan, runners, runner, mean_s, began, session)
-        costs.append(wins[i] * math.fsum(_cost(candidates[name], used) for name, used in spent.items()))
+        cases_won.append(
+            (wins[i], Totals.of(_charge(candidates[name], used) for name, used in spent.items()))
+        )
         if runner is winner:
             usage = spent
     wrote_alone = {segment.writer.candidate.name for segment in session.transcript.segments} == {winner.name}
     is_exact = wrote_alone and plan.assist is None and all(name in began for name in usage)
+    energies = [n * sums.device_energy_j for n, sums in cases_won if sums.device_energy_j is not None]
     return ShadowEstimate(
         winner=winner.name,
         ttft_s=ttft_s,
         ttft_basis=basis,
-        cost_usd=math.fsum(costs) / len(outcomes),
+        bill_usd=math.fsum(n * sums.bill_usd for n, sums in cases_won) / len(outcomes),
+        device_energy_j=math.fsum(energies) / len(outcomes) if len(energies) == len(cases_won) else None,
+        policy_cost=math.fsum(n * sums.policy_cost for n, sums in cases_won) / len(outcomes),
         cost_basis=basis if is_exact or basis == "assumed" else "expected",
         usage=usage,
     )
@@ -192,5 +201,6 @@ def _usage(
     return spent
 
 
-def _cost(candidate: Candidate, usage: Usage) -> float:
-    return candidate.rates.cost(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens)
+def _charge(candidate: Candidate, usage: Usage) -> Charge:
+    tokens = usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens
+    return Charge.of(None, candidate.name, Phase.ANSWER, candidate.rates, *tokens)

@@ -16,7 +16,6 @@ from disco.candidate import Candidate, Payer
 from disco.dispatch.power.power_section import PowerSection, Sparing
 from disco.plan import CoolDown, Power
 from disco.power import PowerReadings
-from disco.rates import Rates
 
 __all__ = [
     "BYTES_PER_ANSWER_TOKEN",
@@ -164,12 +163,10 @@ def with_traffic(candidate: Candidate, usd_per_mb: float) -> Candidate:
     rates = candidate.rates
     return replace(
         candidate,
-        rates=Rates(
-            rates.cost_in + usd_per_mb * BYTES_PER_PROMPT_TOKEN / _MB,
-            rates.cost_out + usd_per_mb * BYTES_PER_ANSWER_TOKEN / _MB,
-            rates.cached_share,
-            rates.basis,
-            rates.cost_cache_write,
+        rates=replace(
+            rates,
+            cost_in=rates.cost_in + usd_per_mb * BYTES_PER_PROMPT_TOKEN / _MB,
+            cost_out=rates.cost_out + usd_per_mb * BYTES_PER_ANSWER_TOKEN / _MB,
         ),
         parts=candidate.parts or (Payer(candidate.name, candidate.place, rates),),
     )

@@ -14,7 +14,7 @@ import numpy as np
 
 from disco.candidate import Candidate
 from disco.cost import ExchangeRate, device_rates, server_rates
-from disco.cost.model_flops import FLOPS_PER_JOULE
+from disco.cost.unified_cost import FLOPS_PER_JOULE
 from disco.dispatch import Dispatcher, Features, Plan, Preset, eligible, load_preset
 from disco.dispatch.power.power_rule import (
     BYTES_PER_ANSWER_TOKEN,

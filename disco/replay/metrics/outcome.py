@@ -54,7 +54,7 @@ class Outcome:
         prompt_tokens: length of the prompt.
         device_prompt_tokens, server_prompt_tokens: prompt tokens that the device or the server was started on
             (0 or `prompt_tokens`). A budget counts these. Re-prefills of migrations are in the cost, not here.
-        cost_usd: everything that was charged, as unified cost in USD.
+        cost_usd: everything that was charged, as policies count it (policy cost), USD.
         cost_by: the same cost by (endpoint place, phase), summed over all requests.
         failed: whether no endpoint could answer.
         reading: see `Reading`; None from the vectorised evaluator.

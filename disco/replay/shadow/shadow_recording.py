@@ -180,7 +180,7 @@ def _answer(row: Mapping[str, Any], seen: Mapping[str, Seen]) -> ShadowedAnswer 
         seen=seen,
         ttft_s=float(ttft_s),
         # A probe in the background belongs to no answer.
-        cost_usd=sum(charge["cost"] for charge in charges if charge["phase"] != Phase.PROBE),
+        cost_usd=sum(charge["policy_cost"] for charge in charges if charge["phase"] != Phase.PROBE),
         winner=str(row["winner"]),
         writers=tuple(dict.fromkeys(segment["endpoint"] for segment in row["segments"])),
         started=started,

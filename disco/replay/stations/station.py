@@ -29,7 +29,7 @@ class Station:
     Attributes:
         name: the endpoint's name in plans, charges and records.
         reach: how far a prompt travels to it.
-        rates: unified cost per token (USD).
+        rates: what a token costs.
         ttft: time to first token. A line in the tokens to read: the time can be computed in advance, and tokens whose
             prefill the endpoint has kept are not read again. Or a distribution: every attempt draws from it,
             independent of the length.

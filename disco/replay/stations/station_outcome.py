@@ -31,7 +31,7 @@ class StationOutcome:
         started_tokens: the prompt's length if the station was started on it by the plan, or in place of one that
             failed before it wrote; else 0. Shares of prompt tokens count these. Shape (n, k).
         prompt_tokens, completion_tokens, cached_tokens: charged for, prompts read again included. Shape (n, k).
-        cost_usd: charged, as unified cost in USD. Shape (n, k).
+        cost_usd: charged, as policies count it (policy cost), USD. Shape (n, k).
         migrations: number of migrations. Shape (n,).
         failures: attempts that failed. Shape (n, k).
         failed: no station could complete the answer. Shape (n,).

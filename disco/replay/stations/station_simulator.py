@@ -347,7 +347,7 @@ class _Replay:
         if isinstance(self.planner, HoldsBudget):
             self.planner.settle(session.plan.spend, {state.candidate.place for state in session.attempts})
         ledger = settle_accounts(session)
-        self.total_usd[row] = ledger.total_cost
+        self.total_usd[row] = math.fsum(charge.policy_cost for charge in ledger.charges)
         for charge in ledger.charges:
             if not charge.prompt_tokens + charge.completion_tokens:
                 continue
@@ -356,9 +356,9 @@ class _Replay:
                 tally.prompt[row] += charge.prompt_tokens
                 tally.completion[row] += charge.completion_tokens
                 tally.cached[row] += charge.cached_tokens
-                tally.cost_usd[row] += charge.cost
+                tally.cost_usd[row] += charge.policy_cost
             key = charge.endpoint, charge.phase
-            self.cost_by[key] = self.cost_by.get(key, 0.0) + charge.cost
+            self.cost_by[key] = self.cost_by.get(key, 0.0) + charge.policy_cost
         self.failed[row] = session.error is not None
         self.readings.add(row, session, times_s)
         kind = example_of(session)

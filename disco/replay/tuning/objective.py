@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
+from disco.amounts import money
 from disco.errors import ConfigurationError, nearest
 from disco.replay.tuning.preset_file import PresetChoice
 
@@ -157,4 +158,4 @@ def parse_max_cost(text: str) -> float | str:
 
 
 def _usd(usd: float) -> str:
-    return f"${usd:.3g}"
+    return money(usd)

@@ -245,12 +245,24 @@ def _endpoint(
         )
     try:
         cost_in, cost_out, share = (float(_last_known(trace, f"{side}_{name}")) for name in _RATES)
-        rates = Rates(cost_in, cost_out, share)
+        rates = Rates(
+            cost_in,
+            cost_out,
+            share,
+            is_money=bool(_last_known(trace, f"{side}_is_money")),
+            j_in=_last_j(trace, f"{side}_j_in"),
+            j_out=_last_j(trace, f"{side}_j_out"),
+        )
     except ValueError as error:
         raise ConfigurationError(f"the recording {trace.name!r} has unusable rates: {error}") from error
     names = trace.features[side]
     row = int(_is_known(names).nonzero()[0][-1])
     return str(names[row]), rates, bool(trace.features[f"{side}_continues"][row])
+
+
+def _last_j(trace: Trace, column: str) -> float | None:
+    known = _known(np.asarray(trace.features[column], dtype=np.float64))
+    return float(known[-1]) if known.size else None
 
 
 def _last_known(trace: Trace, column: str) -> Any:

@@ -65,7 +65,7 @@ def _lane(state: AttemptState, began_at: float, now: float) -> dict[str, Any]:
 
 
 def finished_facts(route: RouteRecord, lost: Collection[Phase]) -> dict[str, Any]:
-    """Return the facts of a finished answer; times in seconds since the request, costs in USD.
+    """Return the facts of a finished answer; times in seconds since the request, money in USD, energy in J.
 
     Args:
         route: its record; the timelines in it are not needed.
@@ -87,9 +87,13 @@ def finished_facts(route: RouteRecord, lost: Collection[Phase]) -> dict[str, Any
         "ttft_s": None if ttft_s is None else _round(ttft_s),
         "tps": None if writing_s is None else _rate(route.answer_tokens, writing_s),
         "duration_s": _round(route.duration_s),
-        "cost_usd": route.cost,
-        "losers_usd": sum(c.cost for c in route.ledger.charges if c.phase in lost),
-        "cost": {name: sums.cost for name, sums in route.ledger.by_endpoint().items()},
+        "bill_usd": route.bill_usd,
+        "device_energy_j": route.device_energy_j,
+        "losers_usd": sum(c.bill_usd for c in route.ledger.charges if c.phase in lost),
+        "spent": {
+            name: {"bill_usd": sums.bill_usd, "device_energy_j": sums.device_energy_j}
+            for name, sums in route.ledger.by_endpoint().items()
+        },
         "wrote": wrote,
         "total_s": _round(end_of(route)),
         "lanes": [

@@ -58,7 +58,8 @@ def _state(
                 "waiting": able.waiting,
                 "answers": sums.answers,
                 "tokens": sums.tokens,
-                "cost_usd": sums.cost_usd,
+                "bill_usd": sums.bill_usd,
+                "device_energy_j": sums.device_energy_j,
                 "losers_usd": sums.losers_usd,
             }
         )

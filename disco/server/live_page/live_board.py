@@ -73,8 +73,9 @@ class Sums:
 
     answers: int = 0  # it wrote the first token of
     tokens: int = 0  # that readers got
-    cost_usd: float = 0.0
-    losers_usd: float = 0.0
+    bill_usd: float = 0.0
+    losers_usd: float = 0.0  # of the bill, for text that no reader got
+    device_energy_j: float = 0.0  # as far as it is known
 
 
 # What was paid for text that no reader got.
@@ -183,9 +184,10 @@ class LiveBoard:
         name = route.served_as or ""
         for charge in route.ledger.charges:
             sums = self._sums(name, charge.endpoint)
-            sums.cost_usd += charge.cost
+            sums.bill_usd += charge.bill_usd
+            sums.device_energy_j += charge.device_energy_j or 0.0
             if charge.phase in LOST:
-                sums.losers_usd += charge.cost
+                sums.losers_usd += charge.bill_usd
         for attempt in route.attempts:
             self._sums(name, attempt.endpoint).tokens += attempt.kept_tokens
         if route.winner is not None:

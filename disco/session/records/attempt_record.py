@@ -23,7 +23,7 @@ class AttemptRecord:
         prefix_chars: length of the prefix that the attempt continued.
         tokens, kept_tokens: tokens written, and how many of them are in the answer.
         prompt_tokens, completion_tokens, cached_tokens: what the attempt is charged for.
-        cost: the sum of the attempt's charges, USD.
+        bill_usd, device_energy_j, policy_cost: the sums of the attempt's charges; see `cost.Charge`.
         seam: the verdict of `events.SeamReport` on the place where the attempt continued an answer; None where the
             attempt began an answer, or where its endpoint does not report a verdict.
         continued_by: the method by which the endpoint was made to continue ("flags", "instructed", ...); None where
@@ -56,7 +56,9 @@ class AttemptRecord:
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
-    cost: float
+    bill_usd: float
+    device_energy_j: float | None
+    policy_cost: float
     seam: str | None = None
     sent_chars: int = 0
     written_chars: int = 0

@@ -7,15 +7,14 @@ line. So a reader uses the lines that are records, and names and counts the othe
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from disco.errors import ConfigurationError
-from disco.session.records.route_record import RENAMED, SCHEMA
+from disco.session.records.record_versions import is_record, present
 
-__all__ = ["RecordLine", "bill_usd", "lines_of", "record_row"]
+__all__ = ["RecordLine", "lines_of", "record_row"]
 
 
 class RecordLine(NamedTuple):
@@ -41,7 +40,7 @@ def lines_of(path: Path) -> Iterator[RecordLine]:
 
 
 def record_row(line: str | bytes | Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a record, under their present names; their values are not checked.
+    """Return the fields of a record, as the present version writes them; their values are not checked.
 
     Args:
         line: JSON as `RouteRecord.to_json` writes it; or the same, decoded.
@@ -57,24 +56,6 @@ def record_row(line: str | bytes | Mapping[str, Any]) -> dict[str, Any]:
             raise ConfigurationError(
                 "this is not JSON; a program that was killed may leave half a line"
             ) from None
-    if not isinstance(line, Mapping) or ("attempts" not in line and "tries" not in line):
+    if not isinstance(line, Mapping) or not is_record(line):
         raise ConfigurationError("this is not a route record, as disco.RouteLog writes them")
-    version = line.get("schema")
-    if isinstance(version, int) and version > SCHEMA:
-        raise ConfigurationError(
-            f"this record has version {version}, and this disco reads records up to version {SCHEMA}: update disco"
-        )
-    return {RENAMED.get(name, name): value for name, value in line.items()}
-
-
-def bill_usd(row: Mapping[str, Any]) -> float:
-    """Return what servers were paid for an answer, USD; of records that do not say, what their charges sum to.
-
-    Args:
-        row: a record, as `record_row` returns it.
-    """
-    for where in (row, row["ledger"]):
-        if where.get("bill_usd") is not None:
-            return float(where["bill_usd"])
-    here = {one["name"] for one in row["endpoints"] if one["place"] == "device"}
-    return math.fsum(one["cost"] for one in row["ledger"]["charges"] if one["endpoint"] not in here)
+    return present(line)

@@ -7,7 +7,7 @@ import re
 import zlib
 from typing import Any
 
-from disco.cost import Ledger
+from disco.cost import Ledger, Totals
 from disco.events import DeltaKind
 from disco.playback import reader_metrics
 from disco.reasons import reasons_of
@@ -103,6 +103,9 @@ def _contenders(session: Session) -> tuple[CandidateRecord, ...]:
             reach=candidate.reach,
             rank=candidate.rank,
             price=rates.basis,
+            is_money=rates.is_money,
+            j_in=rates.j_in,
+            j_out=rates.j_out,
         )
         for candidate in session.candidates.values()
         # What it charges, without what plans count for its traffic.
@@ -113,6 +116,7 @@ def _contenders(session: Session) -> tuple[CandidateRecord, ...]:
 def _attempt(session: Session, state: AttemptState, ledger: Ledger) -> AttemptRecord:
     t0 = session.started_at
     usage = state.usage
+    sums = Totals.of(charge for charge in ledger.charges if charge.attempt == state.number)
     return AttemptRecord(
         endpoint=state.candidate.name,
         place=state.candidate.place,
@@ -129,7 +133,9 @@ def _attempt(session: Session, state: AttemptState, ledger: Ledger) -> AttemptRe
         prompt_tokens=usage.prompt_tokens if usage else 0,
         completion_tokens=usage.completion_tokens if usage else 0,
         cached_tokens=usage.cached_tokens if usage else 0,
-        cost=sum(c.cost for c in ledger.charges if c.attempt == state.number),
+        bill_usd=sums.bill_usd,
+        device_energy_j=sums.device_energy_j,
+        policy_cost=sums.policy_cost,
         text_chars=sum(map(len, state.parts)),
         began_s=None if state.began_at is None else state.began_at - t0,
         bytes_up=state.traffic.bytes_up,

@@ -10,10 +10,9 @@ docs/how-to/recording.md says how records are kept and replayed.
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from disco.cost import Ledger
 from disco.events import SpeculationReport
@@ -22,6 +21,7 @@ from disco.reasons import Reason
 from disco.session.attempt.attempt_state import AttemptOutcome
 from disco.session.records.assist_record import AssistRecord
 from disco.session.records.attempt_record import AttemptRecord
+from disco.session.records.record_versions import SCHEMA
 from disco.session.records.shadow_record import ShadowRecord
 from disco.session.switching.failover_rule import has_replaced
 
@@ -35,18 +35,8 @@ __all__ = [
     "SegmentRecord",
 ]
 
-SCHEMA = 4
-RENAMED = {
-    "policy": "preset",
-    "tries": "attempts",
-    "pieces": "segments",
-    "transfers": "migrations",
-    "rested": "deprioritised",
-    "withheld": "budget_cuts",
-}
-"""Names of record schema 3 (attributes and JSON keys) -> present names. The next version drops the old ones."""
 # Not rounded: a replay judges the same scores again.
-_EXACT = frozenset({"beta", "cost", "score", "threshold"})
+_EXACT = frozenset({"beta", "bill_usd", "device_energy_j", "policy_cost", "score", "threshold"})
 TIMELINE_DIGITS = 4  # decimals of the seconds in a written timeline: 0.1 ms, finer than a reader can notice
 
 
@@ -59,9 +49,11 @@ class CandidateRecord:
         place: "device" or "server".
         reach: how far a prompt travels to the endpoint: "device", "own" or "any".
         rank: the endpoint's place in the user's order.
-        cost_in, cost_out, cached_share: what a token cost there; see `cost.Rates`.
+        cost_in, cost_out, cached_share: what policies counted for a token, USD; see `cost.Rates`.
         continues: whether the endpoint was known to continue half-written answers.
         price: how far the costs are known; see `rates.PriceBasis`.
+        is_money: whether these costs are a price in money; False: energy at the preset's exchange rate.
+        j_in, j_out: the energy that a token took of the user's own machines, J; see `cost.Rates`.
     """
 
     name: str
@@ -73,6 +65,9 @@ class CandidateRecord:
     reach: str = "any"
     rank: int = 0
     price: str = "given"
+    is_money: bool = True
+    j_in: float | None = 0.0
+    j_out: float | None = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,21 +263,30 @@ class RouteRecord:
     why: tuple[Reason, ...] = ()
     exchange_rate: float | None = None
 
-    if not TYPE_CHECKING:  # hidden from type checkers, so that they report the old names
-
-        def __getattr__(self, name: str) -> Any:
-            if (new := RENAMED.get(name)) is None:
-                raise AttributeError(f"a RouteRecord has no {name!r}", name=name, obj=self)
-            warnings.warn(f"RouteRecord.{name} is now RouteRecord.{new}", DeprecationWarning, stacklevel=2)
-            return getattr(self, new)
-
     @property
-    def cost(self) -> float:
-        """Everything that was charged, in unified money (USD).
+    def bill_usd(self) -> float:
+        """The money paid to servers, USD: what those with a price charge, losers and failed attempts included.
 
         Probes that were made in the background since the answer before are included (phase "probe", no attempt).
         """
-        return self.ledger.total_cost
+        return self.ledger.totals().bill_usd
+
+    @property
+    def device_energy_j(self) -> float | None:
+        """The energy of the user's own machines, J; None where that of an endpoint that worked is not known.
+
+        Measured if the device's profile has an [energy]; else an estimate: its operations at 2·10¹⁰ FLOPs per joule, a
+        laptop's.
+        """
+        return self.ledger.totals().device_energy_j
+
+    @property
+    def policy_cost(self) -> float:
+        """What policies weigh endpoints by, USD: the bill, plus the energy at the preset's exchange rate.
+
+        Nobody is paid this: where the battery is low, a joule counts many times as much.
+        """
+        return self.ledger.totals().policy_cost
 
     @property
     def seamless(self) -> bool:

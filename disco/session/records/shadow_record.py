@@ -221,9 +221,11 @@ class ShadowRecord:
             the number of scores in the tier's history); None where `rises` is.
         winner: the endpoint that would have written first, as far as is known.
         ttft_s, ttft_basis: the time to its first token as generated, s, and where the number comes from.
-        cost_usd, cost_basis: what the ledger would have charged, at the rates of the real preset, USD. Of a cascade:
-            if the first tier's answer were kept.
-        sooner_s, cheaper_usd: how much sooner and cheaper that is than what happened; below 0: later, dearer.
+        bill_usd, device_energy_j, policy_cost: what the ledger would have charged, at the rates of the real preset; see
+            `cost.Charge`. Of a cascade: if the first tier's answer were kept.
+        cost_basis: where these three come from.
+        sooner_s, cheaper_usd: how much sooner that is than what happened, and how much lower its bill; below 0: later,
+            higher.
     """
 
     preset: str
@@ -243,7 +245,9 @@ class ShadowRecord:
     winner: str | None = None
     ttft_s: float | None = None
     ttft_basis: Basis | None = None
-    cost_usd: float | None = None
+    bill_usd: float | None = None
+    device_energy_j: float | None = None
+    policy_cost: float | None = None
     cost_basis: Basis | None = None
     sooner_s: float | None = None
     cheaper_usd: float | None = None

@@ -265,7 +265,7 @@ def show(found: dict[str, Seen], pace: float) -> None:
             100 * statistics.mean(on_time),
             statistics.mean(written(r, "server") for r in records),
             statistics.mean(written(r, "device") for r in records),
-            1000 * statistics.mean(r.cost for r in records),
+            1000 * statistics.mean(r.policy_cost for r in records),
             statistics.mean(r.released[-1][0] for r in records),
         )
     for name, seen in found.items():

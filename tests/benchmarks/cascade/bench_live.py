@@ -227,7 +227,7 @@ def row(figures: Figures) -> list[object]:
         sorted(figures.ttft_s)[int(0.95 * (count - 1))],
         statistics.mean(figures.end_s),
         sum(attempt.completion_tokens for attempt in attempts) / count,
-        sum(route.cost for route in figures.routes) / count * 1e6,
+        sum(route.policy_cost for route in figures.routes) / count * 1e6,
         sum(attempt.bytes_up for attempt in attempts) / count,
         sum(attempt.bytes_down for attempt in attempts) / count,
     ]

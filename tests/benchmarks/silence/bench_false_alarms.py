@@ -123,9 +123,9 @@ def answer(server: Candidate, times: list[float], pace: Pace | None, count: Coun
     count.heirs += roles.count(Role.HEIR)
     count.hedges += roles.count(Role.HEDGE)
     count.lost += sum(m.outcome == "switched" for m in session.migrations)
-    count.usd += ledger.total_cost
+    count.usd += ledger.totals().policy_cost
     in_doubt = {a.number for a in session.attempts if a.role in (Role.HEIR, Role.HEDGE)}
-    count.hedge_usd += sum(c.cost for c in ledger.charges if c.attempt in in_doubt)
+    count.hedge_usd += sum(c.policy_cost for c in ledger.charges if c.attempt in in_doubt)
     return session
 
 

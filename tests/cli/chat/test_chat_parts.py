@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from disco.cli.chat.commands import COMMANDS, completions, parse, unknown
 from disco.cli.chat.conversation import Conversation
 from disco.cli.chat.error_lines import error_line
-from disco.cli.chat.status_line import BudgetLeft, Status, budgets_left, money, status_line
+from disco.cli.chat.status_line import BudgetLeft, Status, budgets_left, status_line
 from disco.cli.word_wrap import cells
 from disco.errors import BudgetExceededError, ModelFileError
 from disco.session.records.answer_progress import AnswerProgress
@@ -67,15 +67,15 @@ def test_a_question_stays_for_a_retry_and_its_answer_goes():
 
 
 DOCS = Path(__file__).parents[3] / "docs"
-PROGRESS = AnswerProgress("server", ("server", "device"), 30, 12, 1.0, 3.5e-5)
+PROGRESS = AnswerProgress("server", ("server", "device"), 30, 12, 1.0, 3.5e-5, 0.0)
 BUSY = Status(
-    "balanced", cost=3.5e-5, budgets=(BudgetLeft(0.4, 0.5, "usd"),), answering=True, progress=PROGRESS
+    "balanced", bill_usd=3.5e-5, budgets=(BudgetLeft(0.4, 0.5, "usd"),), answering=True, progress=PROGRESS
 )
 
 
 def test_the_status_line_says_who_writes_the_bank_the_cost_and_the_budget():
     assert status_line(BUSY, 120) == (
-        "server writes, device at work · bank 12 tokens, 1.0 s · 35.0 µ$ · budget 0.40 USD of 0.50 USD left · balanced"
+        "server writes, device at work · bank 12 tokens, 1.0 s · 0.000035 $ · budget 0.40 $ of 0.50 $ left · balanced"
     )
     assert status_line(BUSY, 60) == "server writes, device at work · bank 12 tokens, 1.0 s"
 
@@ -88,10 +88,10 @@ def test_the_status_line_says_who_writes_the_bank_the_cost_and_the_budget():
     assert shown(replace(BUSY, progress=None, waited_s=2.3))[0] == "waiting 2 s"
     assert shown(replace(BUSY, progress=None, waited_s=2.3, loading="m.gguf"))[0] == "loading m.gguf 2 s"
     typing = Status("private", local_only=True, loading="m.gguf", waited_s=7.0)
-    assert shown(typing) == ["loading m.gguf 7 s", "private, only this machine", "0.0 µ$", "/help"]
+    assert shown(typing) == ["loading m.gguf 7 s", "private, only this machine", "0.00 $", "/help"]
     left = {"server_tokens": {"amount": 9000, "window_s": 60.0, "left": 1200.0}}
     assert str(budgets_left(left)[0]) == "budget 1,200 of 9,000 tokens left"
-    assert (money(0.25), money(0.0123)) == ("0.25 USD", "12,300.0 µ$")
+    assert shown(replace(typing, device_energy_j=31.4))[2] == "0.00 $, 31 J"
 
 
 @given(st.integers(0, 130), st.text("abc海é", min_size=1, max_size=60))

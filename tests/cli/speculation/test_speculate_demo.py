@@ -81,7 +81,7 @@ def test_text_that_was_held_back_is_drafted_only_if_all_its_tokens_were():
 
 
 def answer(text: str, seconds: float, report: SpeculationReport | None, *charges: Charge) -> Answer:
-    probe = Charge(None, "server", Phase.PROBE, 190, 16, 0, 0.1)
+    probe = Charge(None, "server", Phase.PROBE, 190, 16, 0, 0.1, 0.0, 0.1)
     record = SimpleNamespace(
         attempts=[SimpleNamespace(speculation=report)],
         ledger=SimpleNamespace(charges=(*charges, probe)),
@@ -95,18 +95,18 @@ REPORT = SpeculationReport(rounds=4, drafted=9, judged=8, accepted=7, windows=((
 
 def test_the_figures_are_those_of_the_record_without_probes():
     charges = (
-        Charge(0, "server", Phase.ANSWER, 46, 0, 6, 4e-6),
-        Charge(0, "server", Phase.ANSWER, 0, 11, 0, 2e-6),
-        Charge(0, "server", Phase.DRAFT, 0, 1, 0, 1e-6),
-        Charge(0, "device", Phase.DRAFT, 47, 9, 0, 5e-7),
+        Charge(0, "server", Phase.ANSWER, 46, 0, 6, 4e-6, 0.0, 4e-6),
+        Charge(0, "server", Phase.ANSWER, 0, 11, 0, 2e-6, 0.0, 2e-6),
+        Charge(0, "server", Phase.DRAFT, 0, 1, 0, 1e-6, 0.0, 1e-6),
+        Charge(0, "device", Phase.DRAFT, 47, 9, 0, 0.0, 2.5, 5e-7),
     )
     screen, out = made()
     alone = answer("The text.", 0.30, None, *charges[:2])
     assert compare(screen, answer("The text.", 0.20, REPORT, *charges), alone) == 0
     lines = [line.split("│")[1:-1] for line in out.getvalue().splitlines() if line.startswith("│")]
     assert [[cell.strip() for cell in line] for line in lines] == [
-        ["drafted", "20.0", "4", "7 of 8", "47+9", "0.5", "40+12", "7.0"],
-        ["alone", "30.0", "–", "–", "–", "–", "40+11", "6.0"],
+        ["drafted", "20.0", "4", "7 of 8", "47+9", "2.5 J", "40+12", "0.0000070 $"],
+        ["alone", "30.0", "–", "–", "–", "–", "40+11", "0.0000060 $"],
     ]
     assert len(next(line for line in out.getvalue().splitlines() if line.startswith("│"))) <= 80
     said = " ".join(out.getvalue().split())

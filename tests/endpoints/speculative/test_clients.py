@@ -88,7 +88,7 @@ async def test_the_first_answer_finds_out_and_the_second_is_drafted():
         assert served.paths.count("/v1/disco/verifier") == 1
         assert served.paths.count("/v1/chat/completions") == 1
         document = route.to_dict()
-        assert document["schema"] == 4
+        assert document["schema"] == 5
         assert document["attempts"][0]["speculation"]["drafted"] == attempt.speculation.drafted
         assert ASKED[0]["content"] not in route.to_json()
 
@@ -108,16 +108,16 @@ async def test_every_token_is_charged_once_and_at_the_rates_of_its_party():
         assert written.completion_tokens == len(TARGET)
         rejected = by["server", Phase.DRAFT]
         assert rejected.completion_tokens == served.rejected == report.rejected > 0
-        assert rejected.cost == pytest.approx(served.rejected * 2e-6)
+        assert rejected.bill_usd == pytest.approx(served.rejected * 2e-6)
         drafts = by["device", Phase.DRAFT]
         # The draft that the answer's end broke off was made, and is reported no more.
         assert report.drafted <= drafts.completion_tokens <= report.drafted + 4
         assert drafts.prompt_tokens >= len(PROMPT)
-        assert drafts.cost == pytest.approx(
+        assert drafts.policy_cost == pytest.approx(
             route.ledger.rates["device"].cost(drafts.prompt_tokens, drafts.completion_tokens, 0)
         )
-        assert route.cost == pytest.approx(math.fsum(c.cost for c in charges))
-        assert route.cost == pytest.approx(route.attempts[0].cost)
+        assert route.policy_cost == pytest.approx(math.fsum(c.policy_cost for c in charges))
+        assert route.policy_cost == pytest.approx(route.attempts[0].policy_cost)
 
 
 async def test_off_asks_nothing_and_false_drafts_nothing():
@@ -196,8 +196,8 @@ async def test_a_race_against_the_device_has_one_winner_and_every_loser_is_charg
         text, route = await ask(made)
         assert text == SPOKEN
         lost = next(a for a in route.attempts if a.outcome == "lost")
-        assert lost.cost == pytest.approx(
-            math.fsum(c.cost for c in route.ledger.charges if c.attempt == route.attempts.index(lost))
+        assert lost.policy_cost == pytest.approx(
+            math.fsum(c.policy_cost for c in route.ledger.charges if c.attempt == route.attempts.index(lost))
         )
 
 

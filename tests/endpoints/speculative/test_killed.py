@@ -84,10 +84,10 @@ def is_whole(answer: Any, tokens: int = TOKENS) -> None:
     assert route.answer_tokens == tokens or route.finish_reason == "stop"
     charges, rates = route.ledger.charges, route.ledger.rates
     for one in charges:
-        assert one.cost == rates[one.endpoint].cost(
+        assert one.policy_cost == rates[one.endpoint].cost(
             one.prompt_tokens, one.completion_tokens, one.cached_tokens
         )
-    assert route.cost == math.fsum(one.cost for one in charges)
+    assert route.policy_cost == math.fsum(one.policy_cost for one in charges)
     answered = sum(one.completion_tokens for one in charges if one.phase is Phase.ANSWER)
     assert (
         route.answer_tokens <= answered <= route.answer_tokens + 2

@@ -103,7 +103,7 @@ async def test_an_answer_its_record_and_its_charges(tiny, stand_in):
     rates = route.ledger.rates["cut"]
     assert rates.cost(1, 0, 0) * 1e6 == pytest.approx(1.0)
     assert rates.cost(0, 1, 0) * 1e6 == pytest.approx(4.0)
-    assert route.cost == pytest.approx(math.fsum(one.cost for one in charges))
+    assert route.policy_cost == pytest.approx(math.fsum(one.policy_cost for one in charges))
 
 
 @pytest.mark.parametrize("drafted", [0, 4])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from disco.cli import main
-from disco.cost.model_flops import FLOPS_PER_JOULE
+from disco.cost.unified_cost import FLOPS_PER_JOULE
 from disco.errors import ConfigurationError
 from disco.profiles import load_device, load_lengths, load_prices, load_server, save_profile
 from disco.replay.day import DAY, Phase, day_tables, run_day

@@ -56,10 +56,13 @@ def test_an_answer_on_battery_is_charged_as_on_mains(tmp_path):
     """A replay has one rate for all requests; the record says by how much the energy was dearer."""
     profiles = {"device": device(0.2), "server": SERVER}
     starts = Start("device"), Start("server")
-    dear = {**RATES, "device": Rates(100 * RATES["device"].cost_in, 100 * RATES["device"].cost_out, 0.0)}
+    here = RATES["device"]
+    dear = {**RATES, "device": replace(here, cost_in=100 * here.cost_in, cost_out=100 * here.cost_out)}
     mains, battery = played(profiles, *starts), played(profiles, *starts, rates=dear)
     battery = replace(battery, power=Power(conditions=("battery",), energy_factor=100.0, on_battery=True))
-    assert battery.cost > mains.cost
+    assert battery.policy_cost > mains.policy_cost
+    assert battery.bill_usd == mains.bill_usd > 0  # nobody is paid for a battery
+    assert battery.device_energy_j == mains.device_energy_j > 0
     plain, read = (trace_of(tmp_path, record) for record in (mains, battery))
     for name, values in plain.features.items():
         if values.dtype.kind == "f":
@@ -167,8 +170,8 @@ def test_as_recorded_every_winner_and_every_first_token_comes_back(tmp_path_fact
         recorded = [r.pace.ttft_raw_s for r in records]
         assert outcome.ttft_s == pytest.approx(recorded, abs=3e-6)
         assert outcome.device_won.tolist() == [r.winner == "device" for r in records]
-        assert outcome.cost_usd == pytest.approx(trace.features["replay_cost_usd"], rel=1e-9)
-        recorded_cost = np.array([r.cost for r in records])
+        assert outcome.cost_usd == pytest.approx(trace.features["replay_policy_cost"], rel=1e-9)
+        recorded_cost = np.array([r.policy_cost for r in records])
         # A loser whose first token came at the same time is charged for it live, and not in a replay.
         wrote_alone = [
             not any(c.completion_tokens for c in r.ledger.charges if c.phase == Phase.RACE_LOSER)

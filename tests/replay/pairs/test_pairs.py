@@ -155,7 +155,7 @@ def test_whatever_is_accepted_every_token_is_the_servers_and_is_charged_once(
         length = int(load.output_tokens[row])
         check_record(record, length if limit is None else min(length, limit))
         check_pair(record)
-        assert out.total_usd[row] == record.cost
+        assert out.total_usd[row] == record.policy_cost
     np.testing.assert_allclose(out.cost_usd.sum(axis=1), out.total_usd, rtol=1e-12)
     assert math.fsum(out.cost_by.values()) == pytest.approx(out.total_usd.sum(), rel=1e-9)
     again, _ = replayed(load, stations, plan, seed=seed, pace_tps=pace_tps, max_tokens=limit)
@@ -261,7 +261,7 @@ def test_the_server_alone_and_drafted_write_the_same_and_drafting_is_charged_to_
     assert by_phase["phone", Phase.DRAFT].prompt_tokens >= 50
     rates = PHONE.rates, Rates(1e-6, 1e-5)
     phone = by_phase["phone", Phase.DRAFT]
-    assert drafted.cost - alone.cost == pytest.approx(
+    assert drafted.policy_cost - alone.policy_cost == pytest.approx(
         rates[0].cost(phone.prompt_tokens, told.drafted, 0) + rates[1].cost(0, told.rejected, 0), rel=1e-12
     )
     assert steady_s(drafted) < steady_s(alone) == pytest.approx(CURVE.s(1))

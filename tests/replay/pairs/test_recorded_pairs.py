@@ -36,13 +36,13 @@ def check_replay(trace: Trace, routes: list[RouteRecord]) -> None:
     assert trace.features["drafted_tokens"].tolist() == [
         sum(t.speculation.distributed_tokens for t in r.attempts if t.speculation) for r in routes
     ]
-    assert trace.features["cost_usd"] == pytest.approx([r.cost for r in routes], rel=1e-12)
+    assert trace.features["policy_cost"] == pytest.approx([r.policy_cost for r in routes], rel=1e-12)
     scenario = replace(scenario_of_routes(trace, device=DEVICE), pace_tps=None)
     workload = resolve(trace, scenario, seed=0)
     for how in (evaluate, simulate):
         outcome = how(workload, scenario, Arm("recorded"), seed=0)
         assert outcome.ttft_s == pytest.approx([r.pace.ttft_raw_s for r in routes], abs=1e-5)
-        charged = [sum(c.cost for c in r.ledger.charges if c.phase != Phase.DRAFT) for r in routes]
+        charged = [sum(c.policy_cost for c in r.ledger.charges if c.phase != Phase.DRAFT) for r in routes]
         assert outcome.cost_usd == pytest.approx(charged, rel=1e-9)
     for row, route in enumerate(routes):
         single = trace.take(row, row + 1)

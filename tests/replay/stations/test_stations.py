@@ -241,7 +241,7 @@ def test_whatever_the_stations_every_token_comes_once_and_is_charged_once(situat
     for row, record in records.items():
         check_record(record, int(workload.answer_tokens[row]))
         assert out.failed[row] == (record.finish_reason is None)
-        assert out.total_usd[row] == record.cost
+        assert out.total_usd[row] == record.policy_cost
         assert out.answer_tokens[row] == record.answer_tokens
         assert out.migrations[row] == sum(t.outcome == "switched" for t in record.migrations)
         assert (out.failures[row] > 0).any() == any(t.outcome == "failed" for t in record.attempts)

@@ -119,7 +119,7 @@ def test_a_name_picks_the_client_and_the_server_gets_its_own_name_for_the_model(
     assert read_record(one.routes[0].to_json()).served_as == "away"
     text = one.ask("/metrics").body.decode()
     assert 'disco_answers_total{finish_reason="stop",model="away",winner="server"} 1.0' in text
-    assert 'disco_cost_usd_total{endpoint="device",model="here"}' in text
+    assert 'disco_bill_usd_total{endpoint="device",model="here"}' in text
 
 
 def test_only_the_names_are_listed_and_others_do_not_exist(served):

@@ -15,7 +15,7 @@ from typing import Any
 from disco.cost import Phase
 from disco.errors import ConfigurationError
 from disco.replay.formats.format_adapter import Adapter, BadCellError, Row, number, whole
-from disco.session.records.record_lines import bill_usd, record_row
+from disco.session.records.record_lines import record_row
 
 __all__ = ["ROUTES"]
 
@@ -68,9 +68,10 @@ def _row(record: Row) -> Row | None:
         "device_start_s": device.start_s,
         "server_start_s": server.start_s,
         "ttft_recorded_s": spoke_at,
-        "cost_usd": number(record["ledger"], "total_cost"),
-        "bill_usd": bill_usd(record),
-        "replay_cost_usd": _replay_cost(record, prompt_tokens, device.cached_tokens(prompt_tokens) or 0),
+        "bill_usd": number(record["ledger"], "bill_usd"),
+        "device_energy_j": record["ledger"]["device_energy_j"],
+        "policy_cost": number(record["ledger"], "policy_cost"),
+        "replay_policy_cost": _replay_cost(record, prompt_tokens, device.cached_tokens(prompt_tokens) or 0),
         "preset": record["preset"],
         "exchange_rate": record.get("exchange_rate"),
         "winner": record["winner"],
@@ -94,17 +95,18 @@ def _on_mains(record: Row) -> Row:
     factor = (record.get("power") or {}).get("energy_factor") or 1.0
     if factor == 1.0:
         return record
-    here = {e["name"] for e in record["endpoints"] if e["place"] == "device"}
+    here = {e["name"] for e in record["endpoints"] if e["place"] == "device" and not e["is_money"]}
     rates = ("cost_in", "cost_out")
     endpoints = [
         {**e, **{rate: e[rate] / factor for rate in rates}} if e["name"] in here else e
         for e in record["endpoints"]
     ]
     charges = [
-        {**c, "cost": number(c, "cost") / factor} if c["endpoint"] in here else c
+        {**c, "policy_cost": number(c, "policy_cost") / factor} if c["endpoint"] in here else c
         for c in record["ledger"]["charges"]
     ]
-    ledger = {**record["ledger"], "charges": charges, "total_cost": math.fsum(c["cost"] for c in charges)}
+    policy_cost = math.fsum(c["policy_cost"] for c in charges)
+    ledger = {**record["ledger"], "charges": charges, "policy_cost": policy_cost}
     return {**record, "endpoints": endpoints, "ledger": ledger}
 
 
@@ -192,6 +194,9 @@ class _Side:
             f"{place}_cost_in_usd": endpoint.get("cost_in"),
             f"{place}_cost_out_usd": endpoint.get("cost_out"),
             f"{place}_cached_share": endpoint.get("cached_share"),
+            f"{place}_is_money": None if self._endpoint is None else float(endpoint["is_money"]),
+            f"{place}_j_in": endpoint.get("j_in"),
+            f"{place}_j_out": endpoint.get("j_out"),
             f"{place}_continues": bool(endpoint.get("continues")),
         }
 
@@ -228,18 +233,18 @@ def _gaps(timeline: Iterable[tuple[float, int]]) -> Iterable[float]:
 
 
 def _replay_cost(record: Row, prompt_tokens: int, device_cached_tokens: int) -> float:
-    """Return the cost as a replay charges it.
+    """Return the cost, as policies count it, as a replay charges it.
 
     A started endpoint reads the prompt, less what a winner had cached. The loser of a race writes nothing; live, both
     first tokens may come before the client stops the loser. A replay probes no server, and drafts nothing.
     """
     endpoints: Mapping[str, Any] = {e["name"]: e for e in record["endpoints"]}
-    cost = number(record["ledger"], "total_cost")
+    cost = number(record["ledger"], "policy_cost")
     for charge in record["ledger"]["charges"]:
         if charge["phase"] == Phase.RACE_LOSER:
             cost -= endpoints[charge["endpoint"]]["cost_out"] * whole(charge, "completion_tokens")
         elif charge["phase"] in (Phase.PROBE, Phase.DRAFT):
-            cost -= number(charge, "cost")
+            cost -= number(charge, "policy_cost")
     for attempt in record["attempts"]:
         if attempt["role"] in _FIRST and not attempt["prefix_chars"] and not _failed_silent(attempt):
             endpoint = endpoints[attempt["endpoint"]]
