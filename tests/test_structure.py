@@ -24,6 +24,7 @@ PACKAGE = ROOT / "disco"
 SHARED = (
     "_moved",
     "_needs",
+    "_words",
     "errors",
     "_plugins",
     "request",

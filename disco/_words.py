@@ -1,0 +1,79 @@
+"""Money, spans of time, shares and ratios as people read them: no exponents, no units that a page must explain."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from typing import Final
+
+__all__ = ["compared", "date", "money", "share", "span", "tokens"]
+
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_UNITS: Final = (("days", 86_400), ("hours", 3600), ("minutes", 60))
+_SAME: Final = 0.005  # a ratio closer to 1 than this is called the same
+
+
+def money(usd: float) -> str:
+    """Return an amount in USD: whole dollars or cents, and two digits of what is less than ten cents."""
+    sign, usd = "−" if usd < 0 else "", abs(usd)
+    if usd == 0:
+        return "$0"
+    if usd >= 1 and usd == round(usd):
+        return f"{sign}${usd:,.0f}"
+    decimals = max(2, 1 - math.floor(math.log10(usd)))
+    text = f"{usd:,.{decimals}f}"
+    return f"{sign}${text[:-1] if decimals > 2 and text.endswith('0') else text}"
+
+
+def tokens(number: float) -> str:
+    """Return a number of tokens."""
+    return f"{number:,.0f} token{'' if round(number) == 1 else 's'}"
+
+
+def span(seconds: float) -> str:
+    """Return a span of time, s, in the largest unit of which it has at least two: "24 hours", "30 days", "1.5 s"."""
+    for unit, size in _UNITS:
+        if seconds >= 2 * size:
+            return f"{_short(seconds / size)} {unit}"
+    return f"{_short(seconds)} s"
+
+
+def date(at: float, now: float) -> str:
+    """Return a moment in UTC: its hour and minute if it is within a day from now and not midnight, else its date.
+
+    Args:
+        at: Unix time, s.
+        now: the present, Unix time, s.
+    """
+    when = _EPOCH + dt.timedelta(seconds=at)
+    if at - now <= 86_400 and (when.hour, when.minute) != (0, 0):
+        return f"{when:%H:%M} UTC"
+    return f"{when.day} {when:%B}, UTC"
+
+
+def share(part: float) -> str:
+    """Return a share of one in percent, with one digit where it is less than one percent."""
+    percent = part * 100
+    if 0 < abs(percent) < 1:
+        return f"{percent:.{max(1, -math.floor(math.log10(abs(percent))))}f} %".replace("-", "−")
+    return f"{percent:,.0f} %".replace("-", "−")
+
+
+def compared(ratio: float) -> str:
+    """Return how much something is, relative to something else: "the same", "20 % less", "240 times as much"."""
+    if abs(ratio - 1) < _SAME:
+        return "the same"
+    if ratio >= 2:
+        return f"{_digits(ratio)} times as much"
+    return f"{share(abs(ratio - 1))} {'more' if ratio > 1 else 'less'}"
+
+
+def _short(number: float) -> str:
+    if number >= 10 or number == round(number):
+        return f"{number:,.0f}"
+    return f"{number:.1f}".removesuffix(".0") if number >= 1 else f"{number:.2g}"
+
+
+def _digits(number: float) -> str:
+    """Return a number from two on with two digits that count."""
+    return f"{number:.1f}".removesuffix(".0") if number < 10 else f"{float(f'{number:.2g}'):,.0f}"
