@@ -58,7 +58,7 @@ class ClientSettings:
     speculate: Literal["auto", "always", "off"] = "off"
     power: PowerSource = None
     shadow: str | os.PathLike[str] | Preset | None = None
-    attach: Literal["auto"] | bool = "auto"
+    attach: Literal["auto"] | bool = False
     on_route: OnRoute | None = None
 
     @classmethod

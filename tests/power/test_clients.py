@@ -128,7 +128,8 @@ async def test_on_battery_the_device_can_become_the_side_that_is_spared():
 
 async def test_a_metered_network_makes_servers_dearer_for_plans_and_not_for_the_bill():
     laptop = Laptop()
-    _, one = both(laptop, policy=preset("server_only"), budget={"server_usd": 1.0, "window_s": 60})
+    dear = preset("server_only", metered_usd_per_mb=0.01)
+    _, one = both(laptop, policy=dear, budget={"usd": 1.0, "window_s": 60})
     async with one:
         free = (await create(one)).route
         laptop.now = PowerReadings(on_battery=False, metered=True)
@@ -137,7 +138,7 @@ async def test_a_metered_network_makes_servers_dearer_for_plans_and_not_for_the_
         assert paid.power.traffic_usd_per_mb == 0.01
         assert paid.endpoints == free.endpoints
         assert paid.cost == pytest.approx(free.cost)
-        assert paid.budget["server_usd"]["spent"] == pytest.approx(free.budget["server_usd"]["spent"])
+        assert paid.budget["usd"]["spent"] == pytest.approx(free.budget["usd"]["spent"])
 
 
 async def test_a_section_that_is_off_and_a_client_that_is_told_false_ask_nothing():

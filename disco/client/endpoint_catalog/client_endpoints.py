@@ -52,7 +52,7 @@ class Hosting(NamedTuple):
 
     isolation: Literal["thread", "process"] = "thread"
     prompt_cache: PromptCache | None = None
-    attach: Attach = "auto"
+    attach: Attach = False
     runtime: Runtime = "auto"
 
 

@@ -75,7 +75,8 @@ BUSY = Status(
 
 def test_the_status_line_says_who_writes_the_bank_the_cost_and_the_budget():
     assert status_line(BUSY, 120) == (
-        "server writes, device at work · bank 12 tokens, 1.0 s · 35.0 µ$ · budget 0.40 USD of 0.50 USD left · balanced"
+        "server writes, device at work · bank 12 tokens, 1.0 s · 35.0 µ$ · budget $0.40 of $0.50 left · balanced"
+        " · Ctrl-C stops"
     )
     assert status_line(BUSY, 60) == "server writes, device at work · bank 12 tokens, 1.0 s"
 
@@ -91,6 +92,8 @@ def test_the_status_line_says_who_writes_the_bank_the_cost_and_the_budget():
     assert shown(typing) == ["loading m.gguf 7 s", "private, only this machine", "0.0 µ$", "/help"]
     left = {"server_tokens": {"amount": 9000, "window_s": 60.0, "left": 1200.0}}
     assert str(budgets_left(left)[0]) == "budget 1,200 of 9,000 tokens left"
+    left = {"usd": {"amount": 5.0, "per": "month", "left": 4.99998}}
+    assert str(budgets_left(left)[0]) == "budget $5.00 of $5 left this month"
     assert (money(0.25), money(0.0123)) == ("0.25 USD", "12,300.0 µ$")
 
 
@@ -128,7 +131,7 @@ def test_other_errors_keep_their_own_words_on_one_line():
         return error_line(error, model="gpt", local_only=False)
 
     assert line(ModelFileError("There is no file\nx.gguf")) == "There is no file x.gguf."
-    spent = BudgetExceededError("Nothing is left.", limit="server_usd", retry_after_s=None)
+    spent = BudgetExceededError("Nothing is left.", limit="usd", retry_after_s=None)
     assert line(spent) == "Nothing is left. Wait, or type /local to go on with this machine alone."
     assert line(failed(openai.BadRequestError, 400)) == "No. /retry asks again."
     assert len(line(openai.OpenAIError("\x1b[31m" + "long " * 1000))) < 500

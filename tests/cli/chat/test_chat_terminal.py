@@ -206,7 +206,7 @@ def test_while_an_answer_is_written_one_may_type_resize_the_window_and_stop_the_
         chat(*options, columns=120, server=base_url, NO_COLOR="1") as terminal,
     ):
         terminal.ready()
-        assert "budget 0.50 USD of 0.50 USD left" in terminal.bar
+        assert "budget $0.50 of $0.50 left" in terminal.bar
         terminal.type("Tell me." + ENTER)
         terminal.until(server.BEGINNING)
         terminal.until(lambda: terminal.bar.startswith("server writes · bank 0 tokens · "))
