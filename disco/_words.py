@@ -6,7 +6,7 @@ import datetime as dt
 import math
 from typing import Final
 
-__all__ = ["compared", "date", "money", "share", "span", "tokens"]
+__all__ = ["compared", "date", "money", "number", "share", "span", "tokens"]
 
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _UNITS: Final = (("days", 86_400), ("hours", 3600), ("minutes", 60))
@@ -14,15 +14,14 @@ _SAME: Final = 0.005  # a ratio closer to 1 than this is called the same
 
 
 def money(usd: float) -> str:
-    """Return an amount in USD: whole dollars or cents, and two digits of what is less than ten cents."""
+    """Return an amount in USD: cents, and three digits of what is less than a dollar."""
     sign, usd = "−" if usd < 0 else "", abs(usd)
     if usd == 0:
         return "$0"
     if usd >= 1 and usd == round(usd):
         return f"{sign}${usd:,.0f}"
-    decimals = max(2, 1 - math.floor(math.log10(usd)))
-    text = f"{usd:,.{decimals}f}"
-    return f"{sign}${text[:-1] if decimals > 2 and text.endswith('0') else text}"
+    whole, _, cents = f"{usd:,.{max(2, 2 - math.floor(math.log10(usd)))}f}".partition(".")
+    return f"{sign}${whole}.{cents[:2]}{cents[2:].rstrip('0')}"
 
 
 def tokens(number: float) -> str:
@@ -66,6 +65,15 @@ def compared(ratio: float) -> str:
     if ratio >= 2:
         return f"{_digits(ratio)} times as much"
     return f"{share(abs(ratio - 1))} {'more' if ratio > 1 else 'less'}"
+
+
+def number(value: float) -> str:
+    """Return a number with four digits that count, without an exponent."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    decimals = 3 - math.floor(math.log10(abs(value)))
+    text = f"{round(value, decimals):,.{max(0, decimals)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def _short(number: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from disco import _words
 from disco.cli.console import Screen
 from disco.cli.output_files import check_output
 from disco.cli.replay_options import fill_defaults
@@ -87,8 +88,8 @@ def _row(name: str, trial: Trial, reference: Trial) -> tuple[str, ...]:
         "–" if choice.pace_tps is None or not trial.verified else f"{choice.pace_tps:g}",
         f"{trial.ttft_mean_s:.3f}",
         f"{trial.ttft_p99_s:.3f}",
-        f"{trial.cost_usd * 1000:.4g}",
-        f"{trial.server_usd * 1000:.4g}",
+        _words.number(trial.cost_usd * 1000),
+        _words.number(trial.server_usd * 1000),
         f"{trial.cost_usd / reference.cost_usd:.2f}×" if reference.cost_usd else "–",
         "–" if trial.qoe is None else f"{trial.qoe:.3f}",
         "–" if trial.late_tokens is None else f"{trial.late_tokens:.2f}",
@@ -107,7 +108,7 @@ def _summary(tuned: Tuned) -> str:
 def _comment(tuned: Tuned, trace: str, scenario: str) -> str:
     limits = []
     if tuned.max_cost_usd is not None:
-        limits.append(f"cost at most {tuned.max_cost_usd:.3g} USD per request")
+        limits.append(f"cost at most {_words.money(tuned.max_cost_usd)} per request")
     if tuned.max_p99_s is not None:
         limits.append(f"P99 of TTFT at most {tuned.max_p99_s:g} s")
     kept = f", with {' and '.join(limits)}" if limits else ""
@@ -121,8 +122,8 @@ For other requests, another server or another price, tune again."""
 
 def _figures(trial: Trial) -> str:
     return (
-        f"TTFT mean {trial.ttft_mean_s:.3f} s, P99 {trial.ttft_p99_s:.3f} s; {trial.server_usd:.3g} USD for the "
-        f"server, {trial.device_usd:.3g} USD of energy here."
+        f"TTFT mean {trial.ttft_mean_s:.3f} s, P99 {trial.ttft_p99_s:.3f} s; {_words.money(trial.server_usd)} for the "
+        f"server, {_words.money(trial.device_usd)} of energy here."
     )
 
 

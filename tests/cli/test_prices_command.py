@@ -37,7 +37,7 @@ def test_words_choose_and_the_users_own_prices_come_first(capsys, own_folder):
         '[models]\n"gpt-4o-mini" = { usd_per_mtok_in = 0.1, usd_per_mtok_out = 0.2 }\n'
     )
     listed = said(capsys, "list", "4o-mini", "--tokens", "1000,1000")
-    assert "any server │ gpt-4o-mini │ 0.1 │ – │ – │ 0.2 │ 0.3 │ 2026-11-01 (yours)" in listed
+    assert "any server │ gpt-4o-mini │ 0.1 │ – │ – │ 0.2 │ 0.30 │ 2026-11-01 (yours)" in listed
     assert "any server: my invoice" in listed
     assert "openrouter │ openai/gpt-4o-mini" in listed
     assert "claude" not in listed
@@ -49,7 +49,7 @@ def test_one_model_is_explained(capsys):
     at_openai = said(capsys, "check", "gpt-4o-mini-2024-07-18", "--base-url", "https://api.openai.com/v1")
     assert "Listed as 'gpt-4o-mini' of openai on 2026-11-20" in at_openai
     assert "0.15 in, 0.075 cached input, 0.6 out" in at_openai
-    assert "1,000 answers of 500 + 300 tokens: 0.255 USD." in at_openai
+    assert "1,000 answers of 500 + 300 tokens: $0.255." in at_openai
     elsewhere = said(capsys, "check", "gpt-6-astra", "--base-url", "https://llm.example.org/v1")
     assert "The server at llm.example.org is in no table." in elsewhere
     assert "12.5 written to the cache" in elsewhere

@@ -11,6 +11,7 @@ from typing import Final
 import anyio
 import openai
 
+from disco import _words
 from disco.cli.doctor.finding import (
     Facts,
     Finding,
@@ -262,7 +263,8 @@ def check_price(setup: Setup, facts: Facts) -> Finding | None:
             "price", known.text, f"In a program, price=(USD per million tokens in, out); {check}"
         )
     price = known.found.price
-    told = f"{price.usd_per_mtok_in:g} USD in and {price.usd_per_mtok_out:g} out per million tokens."
+    read, written = _words.money(price.usd_per_mtok_in), _words.money(price.usd_per_mtok_out)
+    told = f"{read} in and {written} out per million tokens."
     return works("price", f"{known.text} {told}", "" if known.remedy is None else check)
 
 
@@ -379,4 +381,4 @@ def _cost(model: str, host: str) -> str:
     tokens = f"about {reads} tokens to read and at most {writes} to write"
     if found is None:
         return f"{tokens}; the price of {model} is not known"
-    return f"{tokens}, {found.price.usd(reads, writes):.5f} USD at the price of {found.model} of {found.date}"
+    return f"{tokens}, {_words.money(found.price.usd(reads, writes))} at the price of {found.model} of {found.date}"

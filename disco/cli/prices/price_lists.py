@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
+from disco import _words
 from disco.cli.console import Screen
 from disco.errors import ConfigurationError
 from disco.profiles import KnownPrice, Price, load_prices, user_profile_dir
@@ -32,7 +33,7 @@ def run_list(screen: Screen, words: Sequence[str], tokens: tuple[int, int]) -> i
             entry.provider or _ANY_SERVER,
             entry.model,
             *_figures(entry.price),
-            f"{_money(_ANSWERS * entry.price.usd(*tokens))}",
+            _words.money(_ANSWERS * entry.price.usd(*tokens)).removeprefix("$"),
             f"{entry.date}{' (yours)' if entry.is_own else ''}{' stale' if entry.is_stale(day) else ''}",
         ]
         for entry in entries
@@ -70,15 +71,11 @@ def run_check(screen: Screen, model: str, base_url: str | None, tokens: tuple[in
         if price.up_to_prompt_tokens is not None:
             screen.line(f"Prompts of more than {price.up_to_prompt_tokens:,} tokens cost more.")
         cost = _ANSWERS * price.usd(*tokens)
-        screen.line(f"{_ANSWERS:,} answers of {tokens[0]} + {tokens[1]} tokens: {_money(cost)} USD.")
+        screen.line(f"{_ANSWERS:,} answers of {tokens[0]} + {tokens[1]} tokens: {_words.money(cost)}.")
         screen.line(f"Source: {found.found.source}{_licence(found.found)}")
     if found.remedy is not None:
         screen.line(found.remedy)
     return 1 if found.basis in ("assumed", "stale") else 0
-
-
-def _money(usd: float) -> str:
-    return f"{usd:.2f}" if usd >= 1 else f"{usd:.3g}"
 
 
 def _searched(entry: KnownPrice) -> str:
@@ -92,7 +89,7 @@ def _licence(entry: KnownPrice) -> str:
 def _figures(price: Price) -> list[str]:
     """Return what input, cached input, writing to the cache and output cost; "–": as other input."""
     return [
-        "–" if value is None else f"{value:g}"
+        "–" if value is None else _words.number(value)
         for value in (
             price.usd_per_mtok_in,
             price.usd_per_mtok_cached_in,

@@ -44,7 +44,13 @@ def run_show(screen: Screen, given: str | None) -> int:
         [
             [
                 *(s.subject if any(s.subject) else ("(all)", "", "")),
-                *(s.kind, s.number, f"{s.median:.4g}", _age(now - s.oldest_at), _age(now - s.newest_at)),
+                *(
+                    s.kind,
+                    s.number,
+                    _words.number(s.median),
+                    _age(now - s.oldest_at),
+                    _age(now - s.newest_at),
+                ),
             ]
             for s in shown.series
         ],

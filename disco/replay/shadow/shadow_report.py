@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from disco import _words
 from disco.replay.report.findings import number
 from disco.replay.report.terminal_tables import TableData
 from disco.replay.shadow.shadow_figures import Comparison, Interval, Side
@@ -13,6 +14,7 @@ from disco.session.records.shadow_record import BASES, Basis
 __all__ = ["left_out_line", "notes", "sentence", "tables"]
 
 _SOME = 0.05  # of the answers: from there on it shows in the mean
+_MANY = 2.0  # times as much: from there on it is said so, and not in percent
 _NOTHING_S = 5e-4  # a smaller difference of first words is called none
 
 
@@ -120,6 +122,9 @@ def _how_known(shares: Mapping[Basis, float]) -> str:
 
 def _change(ratio: Interval) -> str:
     low, value, high = (one - 1.0 for one in (ratio.low, ratio.value, ratio.high))
+    if ratio.value >= _MANY:
+        few, many = (_words.number(float(f"{bound:.2g}")) for bound in (ratio.low, ratio.high))
+        return f"{_words.compared(ratio.value)} ({few} to {many} times)"
     if abs(value) < 0.005:
         return f"the same ({_percent(low, signed=True)} to {_percent(high, signed=True)})"
     if value < 0:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
+from disco import _words
 from disco.errors import ConfigurationError, nearest
 from disco.replay.tuning.preset_file import PresetChoice
 
@@ -153,4 +154,4 @@ def parse_max_cost(text: str) -> float | str:
 
 
 def _usd(usd: float) -> str:
-    return f"${usd:.3g}"
+    return _words.money(usd)
