@@ -79,7 +79,9 @@ def number(value: float) -> str:
 def _short(number: float) -> str:
     if number >= 10 or number == round(number):
         return f"{number:,.0f}"
-    return f"{number:.1f}".removesuffix(".0") if number >= 1 else f"{number:.2g}"
+    if number >= 1:
+        return f"{number:.1f}".removesuffix(".0")
+    return f"{number:.{1 - math.floor(math.log10(number))}f}".rstrip("0").rstrip(".")
 
 
 def _digits(number: float) -> str:

@@ -224,7 +224,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def meant(name: str, known: Iterable[str]) -> str:
-    """Return a question that suggests the names nearest to a mistyped one; "" where none is near."""
+    """Return a question that suggests the known names nearest to a mistyped one; "" where none is near.
+
+    Args:
+        name: the mistyped name.
+        known: all names there are.
+    """
     close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.54)
     return f"Did you mean {' or '.join(map(repr, close))}?" if close else ""
 

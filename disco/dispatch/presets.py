@@ -11,8 +11,6 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from disco._resources import resource_dir
-from disco.cost.budget_limiter import Limit
-from disco.cost.windows import Period, Window
 from disco.dispatch.policies.policy_registry import (
     ASSIST,
     AUTO,
@@ -24,7 +22,7 @@ from disco.dispatch.policies.policy_registry import (
 )
 from disco.dispatch.power.power_section import PowerSection
 from disco.dispatch.preset_section import Section
-from disco.dispatch.speculate_section import SpeculateSection
+from disco.dispatch.sections import LimitsSection, SpeculateSection
 from disco.errors import ConfigurationError, by_nearness, meant, nearest
 from disco.judging import MOST_SCORES, Rule, SequenceConfidence, check_beta
 from disco.plan import Order, ReleaseUnit, Tempo
@@ -43,12 +41,6 @@ __all__ = [
     "with_limits",
 ]
 
-# What each absolute budget counts: its scope and its unit.
-_AMOUNTS: Mapping[str, tuple[str, Literal["usd", "tokens"]]] = {
-    "usd": ("server", "usd"),
-    "server_tokens": ("server", "tokens"),
-    "device_tokens": ("device", "tokens"),
-}
 # Policies without a budget of tokens, with the only `budget` that may be given with each (None: none).
 _BUDGETLESS = {"race": 1.0, "device_only": None, "server_only": None, CASCADE: None}
 # What a cascade may aim at besides a share of answers, with the key that says how much of it an answer may cost.
@@ -150,69 +142,6 @@ class PlaybackSection(Section):
         if value == "off" or (isinstance(value, int | float) and not isinstance(value, bool) and value > 0):
             return value
         raise ValueError(f'must be above 0 tokens per second, or "off", not {value!r}')
-
-
-class LimitsSection(Section):
-    """[limits]: hard limits on where a request may run and on what answers may cost.
-
-    Attributes:
-        local_only: no prompt and no answer leaves this machine, even when the device fails.
-        usd: what all servers together may charge within the time that `per` or `window_s` says, USD, above 0.
-        server_tokens: what all servers together may process in that time, tokens of prompts and answers, above 0.
-        device_tokens: the same limit for the device.
-        per: the calendar period, in UTC, that these three limits hold for: "hour", "day", "week" (from Monday) or
-            "month".
-        window_s: instead of `per`, a number of seconds, above 0: they hold in every span of that length.
-        unreported: how to count a server's attempt that ended without usage (mostly a cancelled one): "estimated",
-            with the ledger's estimate, or "reserved", with its whole reservation, for a provider that bills cancelled
-            answers in full.
-        account: what these limits count: the spending of all clients with the same account, in every program that
-            has the same state file.
-    """
-
-    local_only: bool = False
-    usd: float | None = Field(default=None, gt=0.0)
-    server_tokens: int | None = Field(default=None, gt=0)
-    device_tokens: int | None = Field(default=None, gt=0)
-    per: Period | None = None
-    window_s: float | None = Field(default=None, gt=0.0)
-    unreported: Literal["estimated", "reserved"] = "estimated"
-    account: str = Field(default="", max_length=200)
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        amounts = [name for name in _AMOUNTS if getattr(self, name) is not None]
-        if self.per is not None and self.window_s is not None:
-            raise ValueError(
-                "per is a calendar period and window_s a span that slides; remove one of the two"
-            )
-        if amounts and self.window is None:
-            raise ValueError(
-                f'{amounts[0]} needs the time that it is for: per = "month" (or "hour", "day", "week"), or window_s, '
-                "in seconds, for every span of that length"
-            )
-        if not amounts and self.window is not None:
-            given = "window_s" if self.per is None else "per"
-            raise ValueError(f"{given} needs an amount as well: one of {', '.join(_AMOUNTS)}")
-        if self.account and not amounts:
-            raise ValueError(f"account needs an amount as well: one of {', '.join(_AMOUNTS)}")
-        if self.local_only and (self.usd or self.server_tokens):
-            raise ValueError("local_only forbids every server; remove usd and server_tokens, or local_only")
-        return self
-
-    @property
-    def window(self) -> Window | None:
-        """The time that the absolute budgets are for; None where there is none."""
-        return self.window_s if self.per is None else self.per
-
-    @property
-    def budgets(self) -> tuple[Limit, ...]:
-        """The absolute budgets among the limits."""
-        return tuple(
-            Limit(name, scope, unit, amount, self.window, self.account)
-            for name, (scope, unit) in _AMOUNTS.items()
-            if (amount := getattr(self, name)) is not None and self.window is not None
-        )
 
 
 class CascadeSection(Section):
