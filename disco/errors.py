@@ -54,7 +54,9 @@ __all__ = [
     "RedactionError",
     "WrongMaskError",
     "attach_evidence",
+    "by_nearness",
     "lay_evidence",
+    "meant",
     "nearest",
 ]
 
@@ -113,16 +115,18 @@ class BudgetExceededError(DiscoError, openai.RateLimitError):
     """The user's budget leaves too little for the only endpoints that could answer. Nothing was sent.
 
     Attributes:
-        limit: the setting, such as "server_usd".
+        limit: the setting, such as "usd".
+        account: whose budget it is; "": that of all programs of the user that name no account.
         retry_after_s: seconds until enough of the budget is free again; None where that is not known, or never.
     """
 
-    def __init__(self, message: str, *, limit: str, retry_after_s: float | None) -> None:
+    def __init__(self, message: str, *, limit: str, retry_after_s: float | None, account: str = "") -> None:
         body = {"message": message, "type": "insufficient_quota", "code": "insufficient_quota", "param": None}
         headers = {} if retry_after_s is None else {"retry-after": str(math.ceil(retry_after_s))}
         response = httpx2.Response(429, request=_local_request(), json={"error": body}, headers=headers)
         super().__init__(message, response=response, body=body)
         self.limit = limit
+        self.account = account
         self.retry_after_s = retry_after_s
 
 
@@ -233,14 +237,36 @@ def lay_evidence(error: Exception) -> None:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a sentence that suggests the known names nearest to a mistyped one, or lists all known names.
+    """Return a sentence that suggests the known names nearest to a mistyped one, and lists the known names.
+
+    The nearest comes first. Of more than 25 names, only the 25 nearest are listed.
 
     Args:
         name: the mistyped name.
         known: all names there are.
     """
-    known = sorted(known)
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    if close:
-        return f"Did you mean {' or '.join(repr(c) for c in close)}?"
-    return f"Known: {', '.join(known)}." if known else "None is known."
+    ordered = by_nearness(name, known)
+    if not ordered:
+        return "None is known."
+    more = f" and {len(ordered) - _MOST_NAMES} more" if len(ordered) > _MOST_NAMES else ""
+    names = f"Known: {', '.join(ordered[:_MOST_NAMES])}{more}."
+    return f"{meant(name, ordered)} {names}".strip()
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """Return a question that suggests the known names nearest to a mistyped one; "" where none is near.
+
+    Args:
+        name: the mistyped name.
+        known: all names there are.
+    """
+    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.54)
+    return f"Did you mean {' or '.join(map(repr, close))}?" if close else ""
+
+
+def by_nearness(name: str, known: Iterable[str]) -> list[str]:
+    """Return the known names, the most similar to `name` first."""
+    return sorted(known, key=lambda one: (-difflib.SequenceMatcher(None, one, name).ratio(), one))
+
+
+_MOST_NAMES = 25

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import io
+import platform
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from importlib.util import find_spec
 from inspect import iscoroutinefunction
 
 import anyio
+import openai
 from openai import OpenAIError
 
 from disco.cli.adapter.adapter_command import add_adapter
@@ -65,6 +68,9 @@ def _parser() -> argparse.ArgumentParser:
         prog="disco", description="One good answer out of two models: one on this machine, one behind an API."
     )
     parser.set_defaults(fast_loop=False)
+    parser.add_argument(
+        "--version", action=_Version, nargs=0, help="show the versions of disco, Python and openai"
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     demo = commands.add_parser(
@@ -130,6 +136,16 @@ def _parser() -> argparse.ArgumentParser:
     add_adapter(commands)
     add_plugins(commands)
     return parser
+
+
+class _Version(argparse.Action):
+    """Prints what a report of a fault needs, and ends."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print(
+            f"disco {version('disco-llm')}, Python {platform.python_version()}, openai {openai.__version__}"
+        )
+        parser.exit()
 
 
 def _add_runtime(parser: argparse.ArgumentParser) -> None:

@@ -6,6 +6,7 @@ import argparse
 import itertools
 from pathlib import Path
 
+from disco import amounts
 from disco.amounts import money
 from disco.cli.console import Screen
 from disco.cli.output_files import check_output
@@ -125,8 +126,8 @@ def _row(name: str, trial: Trial, reference: Trial) -> tuple[str, ...]:
         "–" if choice.pace_tps is None or not trial.verified else f"{choice.pace_tps:g}",
         f"{trial.ttft_mean_s:.3f}",
         f"{trial.ttft_p99_s:.3f}",
-        f"{trial.cost_usd * 1000:.4g}",
-        f"{trial.server_usd * 1000:.4g}",
+        amounts.number(trial.cost_usd * 1000),
+        amounts.number(trial.server_usd * 1000),
         f"{trial.cost_usd / reference.cost_usd:.2f}×" if reference.cost_usd else "–",
         "–" if trial.qoe is None else f"{trial.qoe:.3f}",
         "–" if trial.late_tokens is None else f"{trial.late_tokens:.2f}",

@@ -228,10 +228,12 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
             does not read them again after a restart. False: nothing is saved. True: in the platform's folder for
             caches. A path: in that folder. Or a `disco.PromptCache`. The files hold texts, as tokens: see
             docs/how-to/warm-start.md. Private prompts are not saved unless `PromptCache(private=True)` says so.
-        budget: the most that may be spent within a sliding window, by all programs of the user together:
-            `{"server_usd": 0.50, "window_s": 86_400}`. The keys are those of the preset's `[limits]`, which this
-            replaces: `server_usd`, `server_tokens`, `device_tokens`, `window_s`, `unreported`, and `account` (only
-            clients with the same one share what is counted). Its type is `disco.Budget`. See docs/how-to/budgets.md.
+        budget: the most that may be spent, by all programs of the user together: `{"usd": 5, "per": "month"}` is for
+            each calendar month in UTC. The keys are those of the preset's `[limits]`, which this replaces: `usd`,
+            `server_tokens`, `device_tokens`, `per` ("hour", "day", "week" or "month"), or in its place `window_s`
+            (every span of so many seconds), `unreported`, and `account` (only clients with the same one share what is
+            counted: name one to keep tests and production apart). Its type is `disco.Budget`; see
+            docs/how-to/budgets.md.
         timeouts: the four clocks of each attempt, in seconds. The SDK's `timeout` sets the clocks for silence.
         default_options: options for every request, as in `extra_body={"disco": {...}}`; their type is `disco.Options`.
             The options of a request take precedence. `with_options(default_options=...)` adds to them.
@@ -249,8 +251,9 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
             request, and must not block. See docs/how-to/power.md.
         shadow: another preset, as `preset`, that plans every routed answer, too, without being carried out;
             `route.shadow` says what it would have done. None: no other preset plans. See docs/how-to/shadow.md.
-        attach: whether a running `disco serve` of this user lends its model in place of a copy here. `"auto"`: if it is
-            the same file; `True`: also if only the name is the same; `False`: never. See docs/how-to/attach.md.
+        attach: whether a running `disco serve` of this user, which is another program, gets the requests and lends its
+            model in place of a copy here. `False`: never. `"auto"`: if it is the same file; `True`: also if only the
+            name is the same. See docs/how-to/attach.md.
         on_route: called in the event loop with the route record of every finished answer. Must not block. May be
             a list of callables. An exception from one of them is logged and does not affect the answer. A
             `disco.RouteLog` writes the records to a file.
@@ -290,7 +293,7 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
         speculate: Literal["auto", "always", "off"] = "off",
         power: PowerSource = None,
         shadow: PresetChoice | None = None,
-        attach: Literal["auto"] | bool = "auto",
+        attach: Literal["auto"] | bool = False,
         on_route: OnRoute | None = None,
         api_key: str | Callable[[], Awaitable[str]] | None = None,
         base_url: str | httpx2.URL | None = _UNSET,

@@ -98,6 +98,8 @@ class PowerWatch:
         """Return what the machine's state changes for a request under this section; None where nothing is asked."""
         if not self.is_on or not section.enabled:
             return None
+        if section.asks_network and isinstance(self._sensors, MachineSensors):
+            self._sensors.asks_network = True
         if self._function is not None:
             self._take(self._function)
         else:

@@ -191,13 +191,13 @@ class Router:
         """Return whether a budget limits requests with these options."""
         return bool(self.preset.limits.budgets or self._preset(options).limits.budgets)
 
-    def budgets_left(self) -> dict[str, dict[str, float]]:
-        """Return `amount`, `window_s` and what is `left` now of each absolute budget of the client, by its name."""
+    def budgets_left(self) -> dict[str, dict[str, float | str]]:
+        """Return `amount`, `per` or `window_s`, and what is `left` now of each absolute budget, by its name."""
         counters = map(self.limiter.counter, self.preset.limits.budgets)
         return {
             c.limit.name: {
                 "amount": c.limit.amount,
-                "window_s": c.limit.window_s,
+                **c.limit.period,
                 "left": c.amount(c.left(time.time())),
             }
             for c in counters

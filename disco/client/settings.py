@@ -87,13 +87,12 @@ class Budget(TypedDict, total=False):
     A plain dictionary at run time.
     """
 
-    server_usd: float
+    usd: float
     server_tokens: int
     device_tokens: int
     window_s: float
     unreported: Literal["estimated", "reserved"]
     account: str
-    usd: float
     per: Literal["hour", "day", "week", "month"]
 
 
@@ -184,7 +183,7 @@ class ClientSettings:
     speculate: Literal["auto", "always", "off"] = "off"
     power: PowerSource = None
     shadow: PresetChoice | None = None
-    attach: Literal["auto"] | bool = "auto"
+    attach: Literal["auto"] | bool = False
     on_route: OnRoute | None = None
 
     @classmethod

@@ -3,11 +3,12 @@
 An attempt reserves the most that it can cost before it starts. Once nothing of it runs any more, it settles its real
 cost. So what a window can cost is known before it is spent, for any order of starts, ends and cancellations.
 
-**The guarantee.** Take any window of `window_s` seconds. All attempts that ran at any moment of it together cost no
-more than the limit, each with its whole cost, as long as no attempt costs more than it reserved. Proof: take the
-latest start in the window. When it was admitted, every other attempt that touches the window was counted: one that
-still ran with its reservation, and one that had ended less than `window_s` before with its cost. An attempt that does
-cost more than it reserved is counted in full, too, and later starts wait longer for it.
+**The guarantee.** Take any window: every span of so many seconds, or a calendar period. All attempts that ran at any
+moment of it together cost no more than the limit, each with its whole cost, as long as no attempt costs more than it
+reserved. Proof: take the latest start in the window. When it was admitted, every other attempt that touches the window
+was counted: one that still ran with its reservation, and one that had ended within the window with its cost. (If none
+starts in it, all that touch it ran at its first moment, and the latest of their starts counted them all.) An attempt
+that does cost more than it reserved is counted in full, too, and later starts wait longer for it.
 
 Limits that differ only in their amount are marks on one tally, so the spending of each counts for the others, and the
 latest start decides which mark holds: no window has more than the limit of its latest start. Attempts of other
@@ -19,25 +20,27 @@ Plain data and integer arithmetic: the caller passes all times, in seconds, on o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from disco import amounts
 from disco.amounts import money
 from disco.cost.tally import UNITS, Tally, TallyKey, Unit, WindowTally
+from disco.cost.windows import PERIODS, Window, in_words
 
 __all__ = ["BudgetLimiter", "Limit", "WindowCounter", "binding"]
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The most that may be spent on some endpoints within any `window_s` seconds.
+    """The most that may be spent on some endpoints within a window.
 
     Attributes:
         name: the setting that the limit comes from.
         scope: a place ("device", "server"), which stands for all endpoints there, or an endpoint's name.
         unit: unit of the amount: "usd", or "tokens" of prompt and answer together.
         amount: the most that may be spent, above 0.
-        window_s: length of the window, seconds, above 0.
+        window: a sliding window, seconds, above 0, or a calendar period.
         account: whose spending counts, besides that under this limit: all of the same account.
     """
 
@@ -45,25 +48,31 @@ class Limit:
     scope: str
     unit: Unit
     amount: float
-    window_s: float
+    window: Window
     account: str = ""
 
     def __post_init__(self) -> None:
         # Written so that NaN fails, too.
-        if not (0 < self.amount < math.inf and 0 < self.window_s < math.inf):
+        is_window = self.window in PERIODS if isinstance(self.window, str) else 0 < self.window < math.inf
+        if not (0 < self.amount < math.inf and is_window):
             raise ValueError(f"a limit needs an amount and a window above 0: {self!r}")
 
     def __str__(self) -> str:
-        return f"{self.name} = {self.quantity(self.amount)} in {self.window_s:g} s"
+        return f"{self.quantity(self.amount)} {in_words(self.window)}"
 
     @property
     def key(self) -> TallyKey:
         """The tally on which the limit is a mark."""
-        return TallyKey(self.account, self.scope, self.unit, self.window_s)
+        return TallyKey(self.account, self.scope, self.unit, self.window)
 
     def quantity(self, amount: float) -> str:
         """Return an amount as text, with its unit."""
-        return money(amount) if self.unit == "usd" else f"{amount:.0f} tokens"
+        return money(amount) if self.unit == "usd" else amounts.tokens(amount)
+
+    @property
+    def period(self) -> dict[str, float | str]:
+        """The window as `[limits]` and records have it: `window_s`, or `per`."""
+        return {"per" if isinstance(self.window, str) else "window_s": self.window}
 
 
 def binding(limits: Iterable[Limit]) -> tuple[Limit, ...]:
@@ -116,6 +125,10 @@ class WindowCounter:
     def settle(self, ticket: int, units: int, now: float) -> None:
         """Replace a reservation by its real cost; see `Tally.settle`."""
         self._tally.settle(ticket, units, now)
+
+    def sharers(self) -> Sequence[str] | None:
+        """See `Tally.sharers`."""
+        return self._tally.sharers()
 
     def frees_at(self, units: int, now: float) -> float | None:
         """Return when `units` are free, if no other request reserves anything until then.

@@ -7,9 +7,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from disco import amounts
 from disco.candidate import Payer
 from disco.cost.budget_limiter import BudgetLimiter, Limit, WindowCounter, binding
 from disco.cost.token_bounds import MOST_PROOF, most_prefix_tokens
+from disco.cost.windows import in_words
 from disco.errors import BudgetExceededError
 from disco.events import Usage
 from disco.request import Prefix
@@ -195,19 +197,22 @@ class BudgetReservation:
         needed, limit = self._units(counter, payer, prefix, proof, fewest), counter.limit
         frees_at = counter.frees_at(needed, wall)
         wait_s = None if frees_at is None or frees_at == math.inf else max(0.0, frees_at - wall)
-        if frees_at == math.inf:
+        if frees_at is not None and frees_at == math.inf:
             when = "The whole budget is too small for this prompt"
         elif wait_s is None:
             when = "More frees up as soon as a running answer ends"
         else:
-            when = f"Enough frees up in {_span(wait_s)}"
+            when = f"Enough frees up in {amounts.span(math.ceil(wait_s))}"
+        left = counter.amount(counter.left(wall))
+        some = f"{limit.quantity(left)} is" if limit.unit == "usd" else f"{left:,.0f} are"
         message = (
-            f"The budget {limit} does not allow endpoint {endpoint!r} another start: "
-            f"{limit.quantity(counter.amount(counter.left(wall)))} are left, and this request may take "
-            f"{limit.quantity(counter.amount(needed))} even if it is answered briefly. {when}. Wait, raise "
-            f"{limit.name}, shorten the conversation, or configure another endpoint that may answer."
+            f"The budget {limit.name} does not allow endpoint {endpoint!r} another start: {some} left of "
+            f"{limit.quantity(limit.amount)} {in_words(limit.window, wall)}, and this request may take "
+            f"{limit.quantity(counter.amount(needed))} even if it is answered briefly. {when}. "
+            f"{_whose(limit, counter.sharers())} Wait, raise {limit.name}, shorten the conversation, or configure "
+            "another endpoint that may answer."
         )
-        return BudgetExceededError(message, limit=limit.name, retry_after_s=wait_s)
+        return BudgetExceededError(message, limit=limit.name, retry_after_s=wait_s, account=limit.account)
 
     def report(self, now: float) -> dict[str, Any]:
         """Return the numbers for the route record: by limit, what this request reserved and spent, and what is left."""
@@ -216,7 +221,7 @@ class BudgetReservation:
             counter, account = self.limiter.counter(limit), self._accounts.get(limit, _Account())
             out[limit.name] = {
                 "amount": limit.amount,
-                "window_s": limit.window_s,
+                **limit.period,
                 "reserved": counter.amount(account.reserved),
                 "spent": counter.amount(account.spent),
                 "left": counter.amount(counter.left(now + self.offset_s)),
@@ -335,5 +340,14 @@ def _largest(fits: Callable[[int], bool], high: int) -> int:
     return max(0, low)
 
 
-def _span(seconds: float) -> str:
-    return f"{math.ceil(seconds)} s" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
+def _whose(limit: Limit, sharers: Sequence[str] | None) -> str:
+    """Return a sentence on who spends the budget; `sharers`: other programs that did so lately (`Tally.sharers`)."""
+    if sharers is None:
+        return "Only this program spends it."
+    lately = f" (lately also {', '.join(sharers)})" if sharers else ""
+    if limit.account:
+        return f"All programs of this user with the account {limit.account!r} spend it together{lately}."
+    return (
+        f"All programs of this user whose budget names no account spend it together{lately}; "
+        '"account": "my-app" in the budget counts this program alone.'
+    )

@@ -1,4 +1,4 @@
-"""Counts what was spent and is reserved within a sliding window. A tally may be kept here, or shared by processes.
+"""Counts what was spent and is reserved within a window. A tally may be kept here, or shared by processes.
 
 A tally knows no limit: each limit is a mark that the sum may not pass (`budget_limiter`). All limits with the same
 `TallyKey` are marks on the same tally.
@@ -11,18 +11,18 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-__all__ = ["BUCKETS", "UNITS", "Tally", "TallyKey", "Unit", "WindowTally"]
+from disco.cost.windows import Window, freed_at, gone_until, piece_of
+
+__all__ = ["UNITS", "Tally", "TallyKey", "Unit", "WindowTally"]
 
 Unit = Literal["usd", "tokens"]
 
 UNITS: Final[dict[str, int]] = {"usd": 10**12, "tokens": 1}
 """Whole units per amount: picodollars, since sums of floats drift. A token of the cheapest model costs some 10,000."""
-
-BUCKETS: Final = 1024
-"""A window is kept in this many pieces; the cost of a piece is freed when its last moment has left the window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +33,13 @@ class TallyKey:
         account: name of the account; programs with the same account share what is counted.
         scope: a place ("device", "server"), which stands for all endpoints there, or an endpoint's name.
         unit: "usd", or "tokens" of prompt and answer together.
-        window_s: length of the window, seconds.
+        window: a sliding window or a calendar period.
     """
 
     account: str
     scope: str
     unit: Unit
-    window_s: float
+    window: Window
 
 
 class Tally(ABC):
@@ -79,22 +79,25 @@ class Tally(ABC):
             A time, s; None where it depends on answers that are still running.
         """
 
+    def sharers(self) -> Sequence[str] | None:
+        """Return the other programs that have spent within the window; None where no other program can."""
+        return None
+
 
 class WindowTally(Tally):
     """A tally of this process.
 
-    Mutable: `_now` (the latest time seen), `_open` (reservations by ticket), `_spent` ((end, units), oldest first),
+    Mutable: `_now` (the latest time seen), `_open` (reservations by ticket), `_spent` ((piece, units), oldest first),
     `_taken` (the sum of both), `_tickets`.
     """
 
-    __slots__ = ("_grain_s", "_now", "_open", "_spent", "_taken", "_tickets", "_window_s")
+    __slots__ = ("_now", "_open", "_spent", "_taken", "_tickets", "_window")
 
     def __init__(self, key: TallyKey) -> None:
-        self._window_s = key.window_s
-        self._grain_s = key.window_s / BUCKETS
+        self._window = key.window
         self._now = -math.inf
         self._open: dict[int, int] = {}
-        self._spent: deque[tuple[float, int]] = deque()
+        self._spent: deque[tuple[int, int]] = deque()
         self._taken = 0
         self._tickets = 0
 
@@ -122,26 +125,27 @@ class WindowTally(Tally):
         self._taken += units - self._open.pop(ticket)
         if not units:
             return
-        # The end of the piece that `now` falls into: never earlier than the real time.
-        end = max(self._now, math.ceil(self._now / self._grain_s) * self._grain_s)
-        if self._spent and self._spent[-1][0] >= end:
-            end, before = self._spent.pop()
+        piece = piece_of(self._window, self._now)
+        if self._spent and self._spent[-1][0] >= piece:
+            piece, before = self._spent.pop()
             units += before
-        self._spent.append((end, units))
+        self._spent.append((piece, units))
 
     def falls_to(self, most: int, now: float) -> float | None:
         """See `Tally.falls_to`."""
         missing = self.taken(now) - most
         if missing <= 0:
             return now
-        for end, spent in self._spent:
+        for piece, spent in self._spent:
             missing -= spent
             if missing <= 0:
-                return end + self._window_s
+                return freed_at(self._window, piece)
         return None
 
     def _advance(self, now: float) -> None:
         """Forget what has left the window. A clock that goes back is treated as one that stands still."""
         self._now = max(now, self._now)
-        while self._spent and self._spent[0][0] + self._window_s <= self._now:
-            self._taken -= self._spent.popleft()[1]
+        if self._spent:
+            gone = gone_until(self._window, self._now)
+            while self._spent and self._spent[0][0] <= gone:
+                self._taken -= self._spent.popleft()[1]

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from disco._resources import resource_dir
-from disco.cost.budget_limiter import Limit
 from disco.dispatch.policies.policy_registry import (
     ASSIST,
     AUTO,
@@ -23,8 +22,8 @@ from disco.dispatch.policies.policy_registry import (
 )
 from disco.dispatch.power.power_section import PowerSection
 from disco.dispatch.preset_section import Section
-from disco.dispatch.speculate_section import SpeculateSection
-from disco.errors import ConfigurationError, nearest
+from disco.dispatch.sections import LimitsSection, SpeculateSection
+from disco.errors import ConfigurationError, by_nearness, meant, nearest
 from disco.judging import MOST_SCORES, Rule, SequenceConfidence, check_beta
 from disco.plan import Order, ReleaseUnit, Tempo
 
@@ -42,12 +41,6 @@ __all__ = [
     "with_limits",
 ]
 
-# What each absolute budget counts: its scope and its unit.
-_AMOUNTS: Mapping[str, tuple[str, Literal["usd", "tokens"]]] = {
-    "server_usd": ("server", "usd"),
-    "server_tokens": ("server", "tokens"),
-    "device_tokens": ("device", "tokens"),
-}
 # Policies without a budget of tokens, with the only `budget` that may be given with each (None: none).
 _BUDGETLESS = {"race": 1.0, "device_only": None, "server_only": None, CASCADE: None}
 # What a cascade may aim at besides a share of answers, with the key that says how much of it an answer may cost.
@@ -157,57 +150,6 @@ class PlaybackSection(Section):
         if value == "off" or (isinstance(value, int | float) and not isinstance(value, bool) and value > 0):
             return value
         raise ValueError(f'must be above 0 tokens per second, or "off", not {value!r}')
-
-
-class LimitsSection(Section):
-    """[limits]: hard limits on where a request may run and on what answers may cost.
-
-    Attributes:
-        local_only: no prompt and no answer leaves this machine, even when the device fails.
-        server_usd: what all servers together may charge within any `window_s` seconds, USD, above 0.
-        server_tokens: what all servers together may process in that time, tokens of prompts and answers, above 0.
-        device_tokens: the same limit for the device.
-        window_s: length of the sliding window of these three limits, seconds, above 0.
-        unreported: how to count a server's attempt that ended without usage (mostly a cancelled one): "estimated",
-            with the ledger's estimate, or "reserved", with its whole reservation, for a provider that bills cancelled
-            answers in full.
-        account: what these limits count: the spending of all clients with the same account, in every program that
-            has the same state file.
-    """
-
-    local_only: bool = False
-    server_usd: float | None = Field(default=None, gt=0.0)
-    server_tokens: int | None = Field(default=None, gt=0)
-    device_tokens: int | None = Field(default=None, gt=0)
-    window_s: float | None = Field(default=None, gt=0.0)
-    unreported: Literal["estimated", "reserved"] = "estimated"
-    account: str = Field(default="", max_length=200)
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        amounts = [name for name in _AMOUNTS if getattr(self, name) is not None]
-        if amounts and self.window_s is None:
-            raise ValueError(
-                f"{amounts[0]} needs window_s, the length of its window in seconds, such as window_s = 86400"
-            )
-        if not amounts and self.window_s is not None:
-            raise ValueError(f"window_s needs an amount as well: one of {', '.join(_AMOUNTS)}")
-        if self.account and not amounts:
-            raise ValueError(f"account needs an amount as well: one of {', '.join(_AMOUNTS)}")
-        if self.local_only and (self.server_usd or self.server_tokens):
-            raise ValueError(
-                "local_only forbids every server; remove server_usd and server_tokens, or local_only"
-            )
-        return self
-
-    @property
-    def budgets(self) -> tuple[Limit, ...]:
-        """The absolute budgets among the limits."""
-        return tuple(
-            Limit(name, scope, unit, amount, self.window_s, self.account)
-            for name, (scope, unit) in _AMOUNTS.items()
-            if (amount := getattr(self, name)) is not None and self.window_s is not None
-        )
 
 
 class CascadeSection(Section):
@@ -357,25 +299,43 @@ def load_preset(preset: str | os.PathLike[str] | Mapping[str, Any] | Preset) -> 
     if isinstance(preset, str) and not preset.endswith(".toml") and not {"/", os.sep} & set(preset):
         path = resource_dir("policies") / f"{preset}.toml"
         if not path.is_file():
-            raise ConfigurationError(
-                f"no preset is called {preset!r}. {nearest(preset, available_presets())} "
-                'To use a file of your own, give its path, such as "./mine.toml".'
-            )
+            raise ConfigurationError(_no_preset(preset))
     else:
         path = Path(preset)
     return _read(path)
 
 
-def with_limits(preset: Preset, limits: Mapping[str, Any] | None) -> Preset:
+def _no_preset(name: str) -> str:
+    """Return the message for a name that no shipped preset has: every name with its summary, the nearest first."""
+    listed = (f"  {known}: {load_preset(known).summary}" for known in by_nearness(name, available_presets()))
+    return (
+        f"no preset is called {name!r}. {meant(name, available_presets())} To use a file of your own, give its path, "
+        'such as "./mine.toml". '
+        "Presets:\n" + "\n".join(listed)
+    )
+
+
+def with_limits(preset: Preset, limits: object) -> Preset:
     """Return the preset with these settings of [limits] in place of its own; unchanged where `limits` is None.
 
+    Of `per` and `window_s`, one replaces the other.
+
     Raises:
-        ConfigurationError: an unknown key, a value out of range, or a contradiction.
+        ConfigurationError: not a mapping, an unknown key, a value out of range, or a contradiction.
     """
     if limits is None:
         return preset
+    if not isinstance(limits, Mapping):
+        amount = limits if isinstance(limits, int | float) and limits > 0 else 5
+        raise ConfigurationError(
+            f"budget is {limits!r}, which does not say of what and for how long. Write for example "
+            f'budget={{"usd": {amount}, "per": "month"}} (or "hour", "day", "week").'
+        )
     try:
-        changed = LimitsSection(**{**preset.limits.model_dump(exclude_unset=True), **limits})
+        own = preset.limits.model_dump(exclude_unset=True)
+        if {"per", "window_s"} & set(limits):
+            own = {name: value for name, value in own.items() if name not in ("per", "window_s")}
+        changed = LimitsSection(**{**own, **limits})
         kept = {name: getattr(preset, name) for name in preset.model_fields_set}
         return Preset(**{**kept, "limits": changed})
     except ConfigurationError as error:

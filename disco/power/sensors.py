@@ -1,7 +1,7 @@
 """Reads this machine's state through psutil; where psutil is not installed, nothing is known.
 
 psutil is imported at the first reading, in whatever thread reads. A reading takes a few milliseconds at most, files of
-the kernel mostly; the network is asked once a minute (`network.py`).
+the kernel mostly. Where that is wanted, the network is asked for, once a minute (`network.py`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def has_sensors() -> bool:
 class MachineSensors:
     """This machine, through psutil.
 
-    Mutable: `_last` (the counters of the last reading), `_network` (when the network was asked, and the answer).
+    Mutable: `asks_network` (whether it is found out if the network is metered, which starts a program), `_last` (the
+    counters of the last reading), `_network` (when the network was asked, and the answer).
 
     Args:
         psutil: the module; None: it is imported at the first reading.
@@ -67,6 +68,7 @@ class MachineSensors:
         self._clock = clock
         self._supplies = supplies
         self._last: tuple[float, float, float] | None = None  # when, s; CPU seconds of all; of this program
+        self.asks_network = False
         self._network: tuple[float, bool | None] = (-math.inf, None)
 
     def read(self) -> PowerReadings:
@@ -85,7 +87,7 @@ class MachineSensors:
             battery_share=share,
             clock_share=self._clock_share() if busy is not None and busy >= WORKING_SHARE else None,
             load_share=others,
-            metered=self._is_metered(now),
+            metered=self._is_metered(now) if self.asks_network else None,
         )
 
     def _battery(self) -> tuple[bool | None, float | None]:

@@ -1,4 +1,7 @@
-"""The tallies of the state file: what was spent, in pieces of a window, and what is reserved, by process.
+"""The tallies of the state file: what was spent, in pieces of a window, what is reserved, by process, and by whom.
+
+A row of `budgets` has in `window_s` the seconds of a sliding window, or the name of a calendar period (SQLite stores
+either).
 
 Every function works within the transaction of its caller. Times are Unix times in seconds, read within the
 transaction: all processes of a machine have one clock, so no transaction sees an earlier time than one before it,
@@ -7,13 +10,13 @@ unless the clock was set back.
 
 from __future__ import annotations
 
-import math
 import secrets
 import sqlite3
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from disco.cost.tally import BUCKETS, TallyKey
+from disco.cost.tally import TallyKey
+from disco.cost.windows import freed_at, gone_until, piece_of
 
 __all__ = [
     "UNSEEN_S",
@@ -21,6 +24,7 @@ __all__ = [
     "counted",
     "fall",
     "open_reservation",
+    "programs",
     "spend",
     "sweep",
     "taken",
@@ -33,21 +37,21 @@ UNSEEN_S: Final = 3600.0
 
 # What SQLite adds up stays below 2**63, as does the number of a piece.
 _MOST_UNITS = 2**58
-_PRECISION_S = 1e-6  # of Unix times as floats
 
 IsAlive = Callable[[str], bool | None]
 
 
 class Counted(NamedTuple):
-    """What a tally has counted, in whole units."""
+    """What a tally has counted, in whole units, and the programs that spent it, the latest first."""
 
     key: TallyKey
     spent: int
     reserved: int
+    programs: tuple[str, ...]
 
 
 def counted(connection: sqlite3.Connection, now: float) -> list[Counted]:
-    """Return what every tally has counted: spent within its window, and reserved."""
+    """Return what every tally has counted: spent within its window, and reserved; and who spent it."""
     keys = connection.execute(
         "SELECT id, account, scope, unit, window_s FROM budgets ORDER BY account, scope, unit, window_s"
     ).fetchall()
@@ -57,7 +61,8 @@ def counted(connection: sqlite3.Connection, now: float) -> list[Counted]:
         (reserved,) = connection.execute(
             "SELECT COALESCE(SUM(units), 0) FROM budget_open WHERE budget = ?", (budget,)
         ).fetchone()
-        found.append(Counted(key, _taken(connection, budget, key, now) - reserved, reserved))
+        spent = _taken(connection, budget, key, now) - reserved
+        found.append(Counted(key, spent, reserved, _programs(connection, budget, key, now)))
     return found
 
 
@@ -85,10 +90,26 @@ def withdraw(connection: sqlite3.Connection, row: int) -> None:
     connection.execute("DELETE FROM budget_open WHERE id = ?", (row,))
 
 
-def spend(connection: sqlite3.Connection, key: TallyKey, units: int, now: float) -> None:
-    """Enter a cost that has ended by now."""
-    if units:
-        _spend(connection, _make(connection, key), _bucket_of(key, now), units)
+def spend(
+    connection: sqlite3.Connection, key: TallyKey, units: int, now: float, program: str | None = None
+) -> None:
+    """Enter a cost that has ended by now, and the program that spent it."""
+    if not units:
+        return
+    budget = _make(connection, key)
+    _spend(connection, budget, piece_of(key.window, now), units)
+    if program is not None:
+        connection.execute(
+            "INSERT INTO budget_programs (budget, program, at) VALUES (?, ?, ?) "
+            "ON CONFLICT (budget, program) DO UPDATE SET at = excluded.at",
+            (budget, program, now),
+        )
+
+
+def programs(connection: sqlite3.Connection, key: TallyKey, now: float) -> tuple[str, ...]:
+    """Return the programs that have spent within the window, the latest first."""
+    found = _find(connection, key)
+    return () if found is None else _programs(connection, found, key, now)
 
 
 def sweep(connection: sqlite3.Connection, key: TallyKey, process: str, is_alive: IsAlive, now: float) -> None:
@@ -107,9 +128,9 @@ def sweep(connection: sqlite3.Connection, key: TallyKey, process: str, is_alive:
     found = _find(connection, key)
     if found is None:
         return
-    current = _bucket_of(key, now)
+    current = piece_of(key.window, now)
     connection.execute(
-        "DELETE FROM budget_spent WHERE budget = ? AND bucket <= ?", (found, _oldest_gone(key, now))
+        "DELETE FROM budget_spent WHERE budget = ? AND bucket <= ?", (found, gone_until(key.window, now))
     )
     (late,) = connection.execute(
         "SELECT SUM(units) FROM budget_spent WHERE budget = ? AND bucket > ?", (found, current)
@@ -135,20 +156,30 @@ def fall(connection: sqlite3.Connection, key: TallyKey, most: int, now: float) -
         return now
     rows = connection.execute(
         "SELECT bucket, units FROM budget_spent WHERE budget = ? AND bucket > ? ORDER BY bucket",
-        (found, _oldest_gone(key, now)),
+        (found, gone_until(key.window, now)),
     )
     for bucket, units in rows:
         missing -= units
         if missing <= 0:
-            return float(min(bucket, _bucket_of(key, now)) * _grain_s(key) + key.window_s)
+            return freed_at(key.window, min(bucket, piece_of(key.window, now)))
     return None
 
 
 def tidy(connection: sqlite3.Connection, process: str, is_alive: IsAlive, now: float) -> None:
-    """Sweep all tallies, and remove those that are empty."""
+    """Sweep all tallies, and remove those that are empty and programs that have spent nothing for a window."""
     keys = connection.execute("SELECT account, scope, unit, window_s FROM budgets").fetchall()
     for key in keys:
         sweep(connection, TallyKey(*key), process, is_alive, now)
+        budget = _find(connection, TallyKey(*key))
+        assert budget is not None
+        lately = _programs(connection, budget, TallyKey(*key), now)
+        rows = connection.execute(
+            "SELECT program FROM budget_programs WHERE budget = ?", (budget,)
+        ).fetchall()
+        connection.executemany(
+            "DELETE FROM budget_programs WHERE budget = ? AND program = ?",
+            [(budget, program) for (program,) in rows if program not in lately],
+        )
     connection.execute(
         "DELETE FROM budgets WHERE id NOT IN (SELECT budget FROM budget_spent) "
         "AND id NOT IN (SELECT budget FROM budget_open)"
@@ -159,7 +190,7 @@ def _find(connection: sqlite3.Connection, key: TallyKey) -> int | None:
     # Looked up each time: the user may have the file's budgets forgotten at any time.
     found = connection.execute(
         "SELECT id FROM budgets WHERE account = ? AND scope = ? AND unit = ? AND window_s = ?",
-        (key.account, key.scope, key.unit, key.window_s),
+        (key.account, key.scope, key.unit, key.window),
     ).fetchone()
     return None if found is None else int(found[0])
 
@@ -169,7 +200,7 @@ def _make(connection: sqlite3.Connection, key: TallyKey) -> int:
     if found is None:
         found = connection.execute(
             "INSERT INTO budgets (account, scope, unit, window_s) VALUES (?, ?, ?, ?)",
-            (key.account, key.scope, key.unit, key.window_s),
+            (key.account, key.scope, key.unit, key.window),
         ).lastrowid
         assert found is not None
     return found
@@ -179,9 +210,17 @@ def _taken(connection: sqlite3.Connection, budget: int, key: TallyKey, now: floa
     (units,) = connection.execute(
         "SELECT (SELECT COALESCE(SUM(units), 0) FROM budget_spent WHERE budget = ? AND bucket > ?) "
         "+ (SELECT COALESCE(SUM(units), 0) FROM budget_open WHERE budget = ?)",
-        (budget, _oldest_gone(key, now), budget),
+        (budget, gone_until(key.window, now), budget),
     ).fetchone()
     return int(units)
+
+
+def _programs(connection: sqlite3.Connection, budget: int, key: TallyKey, now: float) -> tuple[str, ...]:
+    gone = gone_until(key.window, now)
+    rows = connection.execute(
+        "SELECT program, at FROM budget_programs WHERE budget = ? ORDER BY at DESC, program", (budget,)
+    )
+    return tuple(program for program, at in rows if piece_of(key.window, at) > gone)
 
 
 def _spend(connection: sqlite3.Connection, budget: int, bucket: int, units: int) -> None:
@@ -191,23 +230,3 @@ def _spend(connection: sqlite3.Connection, budget: int, bucket: int, units: int)
             "ON CONFLICT (budget, bucket) DO UPDATE SET units = units + excluded.units",
             (budget, bucket, min(units, _MOST_UNITS)),
         )
-
-
-def _grain_s(key: TallyKey) -> float:
-    return max(key.window_s / BUCKETS, _PRECISION_S)
-
-
-def _bucket_of(key: TallyKey, at: float) -> int:
-    """Return the piece that a time falls into: the first one that ends no earlier."""
-    grain_s = _grain_s(key)
-    bucket = math.ceil(at / grain_s)
-    return bucket if bucket * grain_s >= at else bucket + 1
-
-
-def _oldest_gone(key: TallyKey, now: float) -> int:
-    """Return the last piece that has left the window: it ended `window_s` ago or earlier."""
-    grain_s = _grain_s(key)
-    bucket = math.floor((now - key.window_s) / grain_s)
-    while bucket * grain_s + key.window_s > now:
-        bucket -= 1
-    return bucket

@@ -1,8 +1,8 @@
 """The state file: one SQLite file in WAL mode, shared by all programs of a user on a machine.
 
-It holds numbers, names of endpoints, models, tasks and settings, and addresses without credentials; never a prompt, an
-answer or a key. Only the user can read it. A failure of the file costs a warning, never an answer: `read`, `write` and
-`submit` do not raise what SQLite raises.
+It holds numbers, names of endpoints, models, tasks and settings, addresses without credentials, and the names and
+folders of programs that spend a budget; never a prompt, an answer or a key. Only the user can read it. A failure of the
+file costs a warning, never an answer: `read`, `write` and `submit` do not raise what SQLite raises.
 
 SQLite's own rules give the guarantees. A transaction that was committed survives `kill -9` of any process, in WAL mode
 with `synchronous = NORMAL`, and one that was not leaves nothing behind. A loss of power may undo the last commits, but

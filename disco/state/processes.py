@@ -1,4 +1,4 @@
-"""Which process this is, and whether another process of this machine still runs.
+"""Which program and which process this is, and whether another process of this machine still runs.
 
 A process is named by its number and its time of start, since numbers are used again. On Linux its boot and its
 namespace of process numbers are in the name, too: numbers of another container mean nothing here.
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from pathlib import Path
 
-__all__ = ["is_alive", "this_process"]
+__all__ = ["is_alive", "this_process", "this_program"]
 
 # Fields of /proc/PID/stat behind the command's name: R, S, Z, ...; start in ticks since boot.
 _STATE, _START = 0, 19
@@ -19,6 +20,29 @@ _STATE, _START = 0, 19
 def this_process() -> str:
     """Return the name of this process: boot, namespace, number and start, as text."""
     return _named(os.getpid())
+
+
+@functools.cache
+def this_program() -> str:
+    """Return the name of this program for people: its main module, and the folder of it.
+
+    A program that is installed, such as a server or a test runner, is named with the folder that it was started in: it
+    runs many applications.
+    """
+    main = sys.modules.get("__main__")
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    name = spec.name.removesuffix(".__main__") if spec is not None else Path(file or "python").name
+    try:
+        folder = Path.cwd()
+        if file is not None and not any(
+            Path(file).resolve().is_relative_to(prefix) for prefix in (sys.prefix, sys.base_prefix)
+        ):
+            folder = Path(file).resolve().parent
+        if folder.is_relative_to(Path.home()):
+            return f"{name} in {Path('~') / folder.relative_to(Path.home())}"
+    except (OSError, RuntimeError):  # the folder was removed, or the user has no home
+        return name
+    return f"{name} in {folder}"
 
 
 def is_alive(process: str) -> bool | None:

@@ -83,6 +83,14 @@ MIGRATIONS: Final = (
         at REAL NOT NULL
     );
     """,
+    """
+    CREATE TABLE budget_programs (
+        budget INTEGER NOT NULL REFERENCES budgets (id) ON DELETE CASCADE,
+        program TEXT NOT NULL,
+        at REAL NOT NULL,
+        PRIMARY KEY (budget, program)
+    ) WITHOUT ROWID;
+    """,
 )
 """The schema's versions: number i leads from version i to i + 1 (`PRAGMA user_version`). Append; never change one."""
 

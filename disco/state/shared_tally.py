@@ -1,14 +1,13 @@
 """Tallies in the state file: what all programs of a user spend within a window, whichever of them is killed when.
 
-**The guarantee** (`cost.budget_limiter`) for processes. Take any window of `window_s` seconds, and the latest start in
-it. It was admitted by a transaction that held the file's only right to write, and which saw of every other attempt
-that touches the window:
+**The guarantee** (`cost.budget_limiter`) for processes. Take any window, and the latest start in it. It was admitted by
+a transaction that held the file's only right to write, and which saw of every other attempt that touches the window:
 
 - one that ran: its reservation, which is in the file from before its start until after its end. If its process was
   killed, it ended then; the reservation stays until a process finds it, and is spent in full from that moment on.
   Whether a process of another container was killed cannot be seen: this holds for attempts of at most
   `budget_tables.UNSEEN_S` there.
-- one that had ended less than `window_s` before: its cost, which replaced its reservation in one transaction, no
+- one that had ended within the window: its cost, which replaced its reservation in one transaction, no
   earlier than its end; or its reservation, as above.
 
 So the sum over the window was at most the limit, for any interleaving of starts, ends, kills and restarts, as long as
@@ -26,6 +25,8 @@ what the others had when it last read the file, for one window more. It enters i
 
 from __future__ import annotations
 
+import functools
+import logging
 import os
 import sqlite3
 import threading
@@ -37,10 +38,13 @@ from typing import Final, TypeVar
 
 from disco.cost.budget_limiter import BudgetLimiter
 from disco.cost.tally import Tally, TallyKey, WindowTally
+from disco.cost.windows import freed_at, piece_of
 from disco.state import budget_tables, processes
 from disco.state.database import Database, Work
 
 __all__ = ["RETRY_S", "SharedBudgets", "SharedTally", "limiter_of"]
+
+_log = logging.getLogger("disco")
 
 T = TypeVar("T")
 
@@ -69,6 +73,7 @@ class SharedBudgets:
             thread reads or writes what is learnt through another one.
         process: name of this process (`processes.this_process`).
         is_alive: whether the process of a name still runs; None where that cannot be known.
+        program: name of this program, for those who share its budget (`processes.this_program`).
         clock: Unix time, s.
         monotonic: a clock that cannot be set, s.
     """
@@ -79,11 +84,13 @@ class SharedBudgets:
         *,
         process: Callable[[], str] = processes.this_process,
         is_alive: Callable[[str], bool | None] = processes.is_alive,
+        program: Callable[[], str] = processes.this_program,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.database = Database(path)
         self.process = process
+        self.program = program
         self.clock = clock
         self.monotonic = monotonic
         self._ask = is_alive
@@ -144,15 +151,18 @@ class SharedBudgets:
 class SharedTally(Tally):
     """A tally in the state file. The `now` of its callers only tells which clock a time is wanted on.
 
-    Mutable: `_own` (what this tally has itself spent and reserved, on the monotonic clock), `_units` (reserved, by
+    Mutable: `_own` (what this tally has itself spent and reserved, on `_time`), `_units` (reserved, by
     ticket), `_rows` (the row of each reservation, by ticket; None: not in the file yet), `_owed` (spent, not in the
     file yet), `_stale` (rows of reservations that are settled), `_seen` (what was taken when the file was last read),
-    `_others` (what others had taken then, and until when that counts), `_inherited` (tickets of the parent process).
+    `_others` (what others had taken then, and until when that counts), `_inherited` (tickets of the parent process),
+    `_has_told` (of the programs that share the account that has no name).
     """
 
     def __init__(self, key: TallyKey, budgets: SharedBudgets) -> None:
         self._key = key
         self._budgets = budgets
+        # Calendar periods go by the machine's clock; a sliding window is safe from its changes.
+        self._time = budgets.clock if isinstance(key.window, str) else budgets.monotonic
         self._own = WindowTally(key)
         self._units: dict[int, int] = {}
         self._rows: dict[int, int | None] = {}
@@ -161,6 +171,7 @@ class SharedTally(Tally):
         self._seen = 0
         self._others = 0, float("-inf")
         self._inherited: set[int] = set()
+        self._has_told = False
         self._pid = os.getpid()
         self._lock = threading.RLock()
         abandoned = weakref.finalize(
@@ -203,7 +214,7 @@ class SharedTally(Tally):
             if ticket in self._inherited:  # the parent process settles it
                 self._inherited.remove(ticket)
                 return
-            self._own.settle(ticket, units, self._budgets.monotonic())
+            self._own.settle(ticket, units, self._time())
             del self._units[ticket]
             row = self._rows.pop(ticket)
             self._owed += units
@@ -223,11 +234,18 @@ class SharedTally(Tally):
             if found is not None:
                 return None if found[0] is None else now + found[0] - at
             others, until = self._others
-            at = self._budgets.monotonic()
+            at = self._time()
             falls_at = self._own.falls_to(most - others, at)
             if falls_at is None and others and at < until:
                 falls_at = until if self._own.taken(at) <= most else None
             return None if falls_at is None else now + falls_at - at
+
+    def sharers(self) -> tuple[str, ...]:
+        """See `Tally.sharers`."""
+        found = self._budgets.read(
+            lambda connection: budget_tables.programs(connection, self._key, self._budgets.clock())
+        )
+        return tuple(program for program in found or () if program != self._budgets.program())
 
     def close(self) -> None:
         """Count as spent what is still reserved, and enter in the file what is owed to it."""
@@ -249,9 +267,14 @@ class SharedTally(Tally):
         units = self._budgets.read(
             lambda connection: budget_tables.taken(connection, self._key, self._budgets.clock())
         )
-        if units is not None:
-            self._note(units)
-        return units is not None
+        if units is None:
+            return False
+        self._note(units)
+        if not self._has_told and not self._key.account:
+            self._has_told = True
+            if others := self.sharers():
+                _tell(self._budgets.database.path, others)
+        return True
 
     def _write(self, work: Callable[[sqlite3.Connection, float, int], int] | None) -> int | None:
         """Enter in the file what it lacks; then, in the same transaction, note what is taken, and do the work.
@@ -267,7 +290,7 @@ class SharedTally(Tally):
             wall, process = self._budgets.clock(), self._budgets.process()
             for row in self._stale:
                 budget_tables.withdraw(connection, row)
-            budget_tables.spend(connection, self._key, self._owed, wall)
+            budget_tables.spend(connection, self._key, self._owed, wall, self._budgets.program())
             rows = {
                 ticket: budget_tables.open_reservation(
                     connection, self._key, self._units[ticket], process, wall
@@ -294,13 +317,16 @@ class SharedTally(Tally):
 
     def _note(self, units: int) -> None:
         """Remember what others have taken, for a time without the file."""
-        at = self._budgets.monotonic()
+        at = self._time()
         self._seen = units
-        self._others = max(0, units - self._own.taken(at)), at + self._key.window_s
+        self._others = (
+            max(0, units - self._own.taken(at)),
+            freed_at(self._key.window, piece_of(self._key.window, at)),
+        )
 
     def _known(self) -> int:
         """Return what is taken as far as this process knows."""
-        at = self._budgets.monotonic()
+        at = self._time()
         others, until = self._others
         return self._own.taken(at) + (others if at < until else 0)
 
@@ -309,13 +335,24 @@ class SharedTally(Tally):
         if self._pid != os.getpid():
             self._pid, self._lock = os.getpid(), threading.RLock()
             for ticket in self._units:
-                self._own.settle(ticket, 0, self._budgets.monotonic())
+                self._own.settle(ticket, 0, self._time())
             self._inherited.update(self._units)
             self._units.clear()
             self._rows.clear()
             self._owed = 0
             self._stale.clear()
         return self._lock
+
+
+@functools.cache
+def _tell(path: Path, others: tuple[str, ...]) -> None:
+    """Say, once for each file and set of programs, that a budget counts what others spend."""
+    _log.warning(
+        "The budget counts what other programs spend, too: %s. It names no account, so all programs that name none "
+        'share it (%s). For a budget of this program alone, add "account": "my-app" to the budget.',
+        ", ".join(others),
+        path,
+    )
 
 
 def _abandon(

@@ -38,7 +38,7 @@ preset = "fast"
 base_url = "{server}"
 model = "smollm2-135m"
 price = [2.5, 10.0]
-budget = {{ server_usd = 0.005, window_s = 86400 }}
+budget = {{ usd = 0.005, window_s = 86400 }}
 
 [models.private]
 preset = "private"

@@ -8,7 +8,7 @@ from attached.conftest import KEY
 from attached.made import CANARY, MODEL, announcement, ask, attaching, collected, written
 from loops import by_turns
 
-from disco import AsyncDisco, ConfigurationError
+from disco import AsyncDisco, ConfigurationError, Disco
 from disco.endpoints.attached import AttachingEndpoint
 from disco.endpoints.attached.announcement import live_announcements
 from disco.endpoints.attached.handshake import new_key, token
@@ -39,7 +39,7 @@ async def test_it_writes_what_the_own_model_would_write_and_loads_nothing(attach
     asked = {"model": "m", "messages": SEA, "max_tokens": 8, "seed": 7, "logprobs": True, "top_logprobs": 2}
     routes = []
     async with (
-        AsyncDisco(local="smollm2-135m", policy="private", on_route=routes.append) as client,
+        AsyncDisco(local="smollm2-135m", policy="private", attach="auto", on_route=routes.append) as client,
         AsyncDisco(local="smollm2-135m", policy="private", attach=False) as alone,
     ):
         endpoint = client.router.local
@@ -167,6 +167,19 @@ def test_another_model_file_is_attached_to_only_where_the_program_says_that_the_
         endpoint = AsyncDisco(local=other, policy="private", attach=attach).router.local
         found[attach] = getattr(endpoint, "served", "its own")
     assert (found["auto"], found[True] is None, found[False]) == (None, False, "its own")
+
+
+@pytest.mark.parametrize("kind", [AsyncDisco, Disco])
+def test_nothing_is_handed_to_another_program_unless_the_application_asks_for_it(
+    attachable, monkeypatch, kind
+):
+    _, folder = attachable
+    monkeypatch.setenv("DISCO_ATTACH", str(folder))
+    with_default = kind(local="smollm2-135m", policy="private")
+    assert isinstance(with_default.router.local, LlamaCppEndpoint)
+    assert isinstance(
+        kind(local="smollm2-135m", policy="private", attach="auto").router.local, AttachingEndpoint
+    )
 
 
 def test_a_served_model_with_less_room_is_attached_to_only_where_the_program_says_so(folder):

@@ -47,7 +47,7 @@ def serve(model, folder, *options):
 
 
 def program(model, **more):
-    return AsyncDisco(local=model, preset="private", **more)
+    return AsyncDisco(local=model, preset="private", attach="auto", **more)
 
 
 async def answer(client, *, at=-1, do=lambda: None):

@@ -32,7 +32,7 @@ def here(ttft_s: float = 0.0):
 
 def paid(script: Reply, *, tokens=None, usd=None, **more) -> tuple[MemoryServer, AsyncDisco]:
     """A server that costs so much a day, and a client of it."""
-    amounts = {"server_tokens": tokens, "server_usd": usd, "window_s": 86_400}
+    amounts = {"server_tokens": tokens, "usd": usd, "window_s": 86_400}
     budget = {name: amount for name, amount in amounts.items() if amount is not None}
     server = MemoryServer(script)
     return server, client(server, budget=budget, **{"policy": preset("server_only"), "price": None, **more})
@@ -49,8 +49,9 @@ async def test_a_budget_is_spent_to_the_end_and_then_refused():
         error, spent = refused.value, 52 * len(server.requests)
         assert isinstance(error, BudgetExceededError)
         assert error.code == "insufficient_quota"
-        assert "server_tokens = 600 tokens in 86400 s" in error.message
-        assert "frees up in 24.0 hours" in error.message
+        assert "left of 600 tokens in any 24 hours" in error.message
+        assert "frees up in 24 hours" in error.message
+        assert "Only this program spends it." in error.message
         assert "sea" not in error.message
         assert 5 * 52 <= spent <= 600
         assert one.router.limiter.left(0.0) == {"server_tokens": 600 - spent}
@@ -148,7 +149,7 @@ async def test_money_needs_a_price():
     async with one:
         with pytest.raises(ConfigurationError, match=re.escape("price=(usd_per_million_in")):
             await create(one, model="nobody-knows-me")
-        spent = (await create(one)).route.budget["server_usd"]["spent"]
+        spent = (await create(one)).route.budget["usd"]["spent"]
     assert spent == pytest.approx(12 * 0.15e-6 + 4 * 0.6e-6)
 
 
@@ -164,20 +165,27 @@ async def test_money_holds_where_the_server_charges_more_for_input_that_it_cache
 
 
 def test_a_budget_takes_the_place_of_the_presets():
-    policy = Preset(limits={"server_tokens": 10, "server_usd": 2.0, "window_s": 60})
-    limits = AsyncDisco(local=here(), policy=policy, budget={"server_usd": 1.0}).router.preset.limits
-    assert (limits.server_tokens, limits.server_usd, limits.window_s) == (10, 1.0, 60)
+    policy = Preset(limits={"server_tokens": 10, "usd": 2.0, "window_s": 60})
+    limits = AsyncDisco(local=here(), policy=policy, budget={"usd": 1.0}).router.preset.limits
+    assert (limits.server_tokens, limits.usd, limits.window_s) == (10, 1.0, 60)
+    limits = AsyncDisco(local=here(), policy=policy, budget={"per": "month"}).router.preset.limits
+    assert (limits.usd, limits.per, limits.window_s) == (2.0, "month", None)
 
 
 @pytest.mark.parametrize(
     ("budget", "says"),
     [
-        ({"server_usd": 0.5}, "server_usd needs window_s"),
+        ({"usd": 0.5}, "usd needs the time"),
         ({"window_s": 60}, "window_s needs an amount"),
-        ({"server_usd": 0, "window_s": 60}, "greater than 0"),
-        ({"server_usd": 1, "window_s": -1}, "greater than 0"),
-        ({"server_euros": 1, "window_s": 60}, "Did you mean 'server_usd'"),
-        ({"server_usd": 1, "window_s": 60, "local_only": True}, "local_only forbids every server"),
+        ({"usd": 0, "window_s": 60}, "greater than 0"),
+        ({"usd": 1, "window_s": -1}, "greater than 0"),
+        ({"server_usd": 1, "window_s": 60}, "Known: .*usd"),
+        ({"usd": 1, "per": "month", "window_s": 60}, "remove one of the two"),
+        ({"usd": 1, "per": "year"}, "'hour', 'day', 'week' or 'month'"),
+        ({"per": "month"}, "per needs an amount"),
+        (5, r'budget=\{"usd": 5, "per": "month"\}'),
+        ("5 USD", r'budget=\{"usd": 5, "per": "month"\}'),
+        ({"usd": 1, "window_s": 60, "local_only": True}, "local_only forbids every server"),
     ],
 )
 def test_a_budget_that_makes_no_sense_is_refused(budget, says):

@@ -205,7 +205,7 @@ async def test_a_refused_request_raises_what_the_sdk_raises(status):
     ],
 )
 async def test_a_failure_that_the_server_reports_is_raised_where_no_endpoint_can_take_over(event):
-    _, one = asking(saying([*written()[:6], event]), local=None, budget={"server_usd": 1, "window_s": 60})
+    _, one = asking(saying([*written()[:6], event]), local=None, budget={"usd": 1, "window_s": 60})
     async with one:
         with pytest.raises(openai.APIError, match="overloaded") as caught:
             await one.responses.create(**ASKED)
@@ -216,7 +216,7 @@ async def test_a_failure_that_the_server_reports_is_raised_where_no_endpoint_can
 async def test_a_failed_response_is_the_answer_where_no_endpoint_can_take_over():
     told = {"error": {"code": "server_error", "message": "overloaded"}, "status": "failed"}
     events = [*written()[:6], {"type": "response.failed", "sequence_number": 6, "response": response(**told)}]
-    _, one = asking(saying(events), local=None, budget={"server_usd": 1, "window_s": 60})
+    _, one = asking(saying(events), local=None, budget={"usd": 1, "window_s": 60})
     async with one:
         got = [event async for event in await one.responses.create(**ASKED, stream=True)]
         whole = await one.responses.create(**ASKED)

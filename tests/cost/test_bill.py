@@ -73,7 +73,7 @@ async def test_the_bill_of_a_mixed_answer_is_the_servers_tokens_times_their_pric
 
 async def test_a_budget_in_dollars_counts_no_energy_of_the_users_other_machines():
     """A box at home without a price costs energy. At a low battery's rate it would have spent this budget at once."""
-    budget = {"server_usd": 1e-9, "window_s": 86_400}
+    budget = {"usd": 1e-9, "window_s": 86_400}
     async with AsyncDisco(
         local=None, tiers=[home()], preset=preset("auto", rate=4e-12 * BATTERY), budget=budget
     ) as one:
@@ -81,7 +81,7 @@ async def test_a_budget_in_dollars_counts_no_energy_of_the_users_other_machines(
             route = (await create(one, max_tokens=40)).route
             assert route.winner == "home"
             assert route.policy_cost > 1e-9
-            assert (route.bill_usd, route.budget["server_usd"]["spent"]) == (0.0, 0.0)
+            assert (route.bill_usd, route.budget["usd"]["spent"]) == (0.0, 0.0)
 
 
 async def test_a_stream_of_this_machine_says_meanwhile_that_nothing_is_billed():

@@ -111,7 +111,7 @@ def test_no_window_holds_more_than_the_limit():
 
 def test_memory_does_not_grow_with_requests_and_money_adds_up_exactly():
     """A tenth of a cent a thousand times is a dollar; in floats it is not."""
-    counter = WindowCounter(Limit("server_usd", "server", "usd", 2.0, 100.0))
+    counter = WindowCounter(Limit("usd", "server", "usd", 2.0, 100.0))
     unit = counter.units(0.001)
     for i in range(5000):
         counter.settle(counter.reserve(unit, i / 10), unit, i / 10)
@@ -163,11 +163,11 @@ def test_what_an_endpoint_needs_to_prove_that_it_continues_is_reserved_too():
 
 
 def test_every_limit_has_to_allow_a_start_and_nothing_stays_reserved_under_one_because_another_refused():
-    limiter, usd = BudgetLimiter(), Limit("server_usd", "server", "usd", 1e-5, 10.0)
+    limiter, usd = BudgetLimiter(), Limit("usd", "server", "usd", 1e-5, 10.0)
     with pytest.raises(BudgetExceededError) as refused:
         BudgetReservation(limiter, (LIMIT, usd), PAYERS, 100).open(0, "server", Prefix(), 0.0)
-    assert refused.value.limit == "server_usd"
-    assert limiter.left(0.0) == {"server_tokens": 1000, "server_usd": 1e-5}
+    assert refused.value.limit == "usd"
+    assert limiter.left(0.0) == {"server_tokens": 1000, "usd": 1e-5}
 
 
 def test_what_is_not_reported_counts_as_the_user_wants_and_what_was_never_sent_costs_nothing():
@@ -191,8 +191,8 @@ def test_a_refusal_says_what_when_and_what_to_do():
         reservation(limiter=limiter).open(0, "server", Prefix(), 5.0)
     error = refused.value
     assert str(error).startswith(
-        "The budget server_tokens = 1000 tokens in 64 s does not allow endpoint 'server' another start: "
-        "20 tokens are left, and this request may take 164 tokens"
+        "The budget server_tokens does not allow endpoint 'server' another start: 20 are left of 1,000 tokens in any "
+        "64 s, and this request may take 164 tokens"
     )
     assert "Enough frees up in 63 s" in str(error)
     assert (error.status_code, error.code) == (429, "insufficient_quota")

@@ -2,9 +2,11 @@
 
 import pytest
 
-from disco.dispatch import Preset, load_preset
+from disco.client.request_options import take_options
+from disco.dispatch import Preset, available_presets, load_preset
 from disco.dispatch.presets import DispatchSection
 from disco.errors import ConfigurationError
+from disco.profiles import load_profile
 
 
 def test_by_path_by_mapping_and_as_it_is(tmp_path, monkeypatch):
@@ -67,6 +69,38 @@ def test_mistakes_are_refused_with_the_remedy(values, message):
     for make in (load_preset, lambda values: Preset(**values)):
         with pytest.raises(ConfigurationError, match=message):
             make(values)
+
+
+def test_a_name_that_no_preset_has_is_answered_with_all_of_them_the_nearest_first():
+    with pytest.raises(ConfigurationError) as refused:
+        load_preset("expensive")
+    lines = str(refused.value).splitlines()
+    assert {line.split(":")[0].strip() for line in lines[1:]} == set(available_presets())
+    assert all(f": {load_preset(line.split(':')[0].strip()).summary}" in line for line in lines[1:])
+    assert "Did you mean" not in lines[0]  # nothing is near
+    with pytest.raises(ConfigurationError) as refused:
+        load_preset("chaep")
+    assert "Did you mean 'cheap'?" in str(refused.value)
+    assert str(refused.value).splitlines()[1].startswith("  cheap: ")
+
+
+@pytest.mark.parametrize(
+    ("make", "known"),
+    [
+        (
+            lambda: load_preset({"dispatch": {"policy": "expensive"}}),
+            ["auto", "race", "cascade", "wait_time"],
+        ),
+        (lambda: load_preset({"limit": {}}), ["limits", "dispatch", "playback", "power"]),
+        (lambda: load_preset({"limits": {"dollars": 1}}), ["usd", "server_tokens", "per", "account"]),
+        (lambda: take_options({"disco": {"prest": "fast"}}), ["preset", "local_only", "deadline_s"]),
+        (lambda: load_profile("expensive"), ["gpt-4o-mini-2024"]),
+    ],
+)
+def test_every_mistyped_name_is_answered_with_the_names_there_are(make, known):
+    with pytest.raises(ConfigurationError) as refused:
+        make()
+    assert [name for name in known if name not in str(refused.value)] == []
 
 
 def test_mistakes_in_names_sections_and_files_are_named(tmp_path):

@@ -71,6 +71,7 @@ RENAMED = {
     "rested": "deprioritised",
     "withheld": "budget_cuts",
 }
+LIMITS = {"usd": "server_usd"}  # by today's name, that of the recorded hashes
 RECORDED_ORDER = {"cheap": "break_before_make"}  # of migrations, by preset: the one that was shipped
 KNOWN = "prefill_tps overhead_s decode_tps continues context_tokens standby"  # of an endpoint, to dispatch
 
@@ -91,7 +92,7 @@ def _only(part: Any, names: list[str]) -> Any:
     if isinstance(part, list):
         return [_only(item, names) for item in part]
     if part and all(isinstance(value, Mapping) for value in part.values()):  # budgets, by limit
-        return {key: _only(value, names) for key, value in part.items()}
+        return {LIMITS.get(key, key): _only(value, names) for key, value in part.items()}
     return {name: part[name] for name in names} if part else {}
 
 

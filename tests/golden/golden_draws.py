@@ -160,7 +160,7 @@ def draw_setting(preset: str, number: int) -> Setting:
     choices: list[dict[str, Any]] = [
         {"device_tokens": tokens, **window},
         {"server_tokens": tokens, **window},
-        {"server_usd": max(tokens * price / 2, 1e-9), **window},
+        {"usd": max(tokens * price / 2, 1e-9), **window},
         {"server_tokens": 3 * tokens, "device_tokens": tokens, "unreported": "reserved", **window},
     ]
     limits = choices[0 if preset == "private" else int(rng.integers(4))]

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import logging
 import threading
+from functools import partial
 
+import anyio
 import httpx2
 import pytest
 from defects.asking import client, create, device, question
 from faults.in_memory import MemoryServer, Reply, anyio_backend, no_thread, spoken  # noqa: F401 - fixtures
 
 from disco import AsyncDisco, ConfigurationError, Disco, LocalServer, PowerReadings
+from disco._resources import resource_dir
 from disco.client import power_watch
 from disco.client.endpoint_catalog.pairs import drafting_of
 from disco.client.power_watch import EVERY_S, OLD_S, PowerWatch
 from disco.client.request_options import NO_OPTIONS
 from disco.cost.model_flops import ModelShapes
-from disco.dispatch import Preset
+from disco.dispatch import Preset, available_presets, load_preset
 from disco.dispatch.power.power_section import PowerSection
 from disco.endpoints.background_tasks import BackgroundTasks
 from disco.endpoints.gguf_header import Header
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from disco.plan import CoolDown, Power
-from disco.power import UNKNOWN
+from disco.power import UNKNOWN, MachineSensors
 
 pytestmark = pytest.mark.anyio
 
@@ -128,7 +131,8 @@ async def test_on_battery_the_device_can_become_the_side_that_is_spared():
 
 async def test_a_metered_network_makes_servers_dearer_for_plans_and_not_for_the_bill():
     laptop = Laptop()
-    _, one = both(laptop, policy=preset("server_only"), budget={"server_usd": 1.0, "window_s": 60})
+    dear = preset("server_only", metered_usd_per_mb=0.01)
+    _, one = both(laptop, policy=dear, budget={"usd": 1.0, "window_s": 60})
     async with one:
         free = (await create(one)).route
         laptop.now = PowerReadings(on_battery=False, metered=True)
@@ -137,7 +141,18 @@ async def test_a_metered_network_makes_servers_dearer_for_plans_and_not_for_the_
         assert paid.power.traffic_usd_per_mb == 0.01
         assert paid.endpoints == free.endpoints
         assert paid.policy_cost == pytest.approx(free.policy_cost)
-        assert paid.budget["server_usd"]["spent"] == pytest.approx(free.budget["server_usd"]["spent"])
+        assert paid.budget["usd"]["spent"] == pytest.approx(free.budget["usd"]["spent"])
+
+
+async def test_of_the_shipped_presets_only_cheap_asks_for_the_network_with_a_program_and_its_file_says_so():
+    asked = set()
+    for name in available_presets():
+        sensors = MachineSensors(metered=partial(asked.add, name))
+        async with AsyncDisco(local=device(), power=sensors) as one:
+            await one.router.power.look(load_preset(name).power)
+            await anyio.to_thread.run_sync(sensors.read)
+    assert asked == {"cheap"}
+    assert "busctl" in (resource_dir("policies") / "cheap.toml").read_text(encoding="utf-8")
 
 
 async def test_a_section_that_is_off_and_a_client_that_is_told_false_ask_nothing():

@@ -204,9 +204,12 @@ def test_without_psutil_nothing_is_known(monkeypatch):
     assert MachineSensors().read() == UNKNOWN
 
 
-def test_the_network_is_asked_once_a_minute():
+def test_the_network_is_asked_once_a_minute_and_only_where_that_is_wanted():
     asked, clock = [], At()
     sensors = sensors_of(Machine(), clock, metered=lambda: asked.append(clock.now) or True)
+    assert sensors.read().metered is None  # nobody has asked for it
+    assert asked == []
+    sensors.asks_network = True
     for _ in range(13):
         assert sensors.read().metered is True
         clock.now += 10.0

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 
-from disco.cli.main import _parser
+from disco.cli.main import _parser, main
 
 yaml = pytest.importorskip("yaml")  # the frameworks' environment has none
 
@@ -211,3 +213,14 @@ def test_the_version_and_the_address_are_the_same_everywhere():
     for path in named:
         addresses = re.findall(r"https://github\.com/[\w-]+/[\w-]+", path.read_text(encoding="utf-8"))
         assert set(addresses) == {urls["Homepage"]}
+
+
+def test_the_version_is_that_of_disco_of_python_and_of_openai(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    python = ".".join(map(str, sys.version_info[:3]))
+    assert (
+        capsys.readouterr().out
+        == f"disco {PROJECT['version']}, Python {python}, openai {openai.__version__}\n"
+    )

@@ -214,7 +214,7 @@ def raises(text):
 @pytest.mark.parametrize("wrong", [raises, lambda text: text.split(), lambda _: {"canary": "A"}])
 async def test_where_the_hook_fails_nothing_leaves_and_the_error_quotes_nothing(wrong):
     server = MemoryServer(spoken(["Oh."]))
-    budget = {"server_usd": 1.0, "window_s": 60}
+    budget = {"usd": 1.0, "window_s": 60}
     for more in ({}, {"local": device(answer="Oh."), "policy": preset("server_only")}, {"budget": budget}):
         async with client(server, redact=wrong, **more) as one:
             for stream in (True, False):

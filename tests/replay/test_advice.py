@@ -215,7 +215,9 @@ def test_the_summary_groups_the_reasons_of_plans(tmp_path, capsys):
             ]
             file.write(json.dumps(row) + "\n")
     text = " ".join("\n".join(said(capsys, "show", str(path), "--summary")).split())
-    assert "server was asked in 2 of 40: not asked, prompts below 1,396 tokens stay on the device (38)" in text
+    assert (
+        "server was asked in 2 of 40: not asked, prompts below 1,396 tokens stay on the device (38)" in text
+    )
     assert "prompts from 1,396 tokens on race (2)" in text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -221,6 +222,12 @@ def test_migrations_of_the_other_plan_are_played_by_the_live_session(tmp_path):
     assert one.ttft_mean_s.value == 0.0
     assert one.ttft_from["measured"] == 1.0
     assert one.cost_from["expected"] == 1.0
+
+
+def test_a_preset_that_costs_many_times_as_much_is_said_to_do_so_and_not_in_thousands_of_percent(tmp_path):
+    rows = [alone_on("device", 0.4, plan(ALONE["server"]), created_s=1e9 + i) for i in range(8)]
+    said = sentence(compared(tmp_path, rows))
+    assert re.search(r"would have cost [\d,]+ times as much \([\d,.]+ to [\d,.]+ times\)", said), said
 
 
 def test_an_endpoint_that_failed_fails_under_the_other_plan_too(tmp_path):

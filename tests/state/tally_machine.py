@@ -28,6 +28,7 @@ class Machine:
         return SharedBudgets(
             self.path,
             process=lambda: name,
+            program=lambda: name,
             is_alive=lambda other: None if other in self.unseen else other in self.living,
             clock=lambda: self.offset_s + self.elapsed_s,
             monotonic=lambda: self.elapsed_s,

@@ -22,7 +22,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, rule, r
 from state.tally_machine import GRAIN_S, WINDOW_S, Machine, counter_of, tokens
 
 from disco.cost.budget_limiter import BudgetLimiter, Limit, WindowCounter
-from disco.cost.tally import BUCKETS
+from disco.cost.windows import BUCKETS, gone_until, piece_of
 from disco.state import SharedBudgets, budget_tables, processes
 from disco.state import database as database_module
 
@@ -200,7 +200,7 @@ def test_a_restart_forgets_nothing_and_a_changed_amount_neither(machine):
     assert counter_of(second, tokens(400)).left(0.0) == 50
     assert counter_of(second, tokens(300)).left(0.0) == 0
     assert counter_of(second, tokens(400, "mine")).left(0.0) == 400
-    assert counter_of(second, replace(tokens(400), window_s=30.0)).left(0.0) == 400
+    assert counter_of(second, replace(tokens(400), window=30.0)).left(0.0) == 400
     second.close()
 
 
@@ -227,10 +227,9 @@ def test_when_enough_is_free_is_told_on_the_clock_of_the_caller(machine):
     st.floats(-2, 2) | st.sampled_from([0.0, 1.0, -1e-9, 1e-9]),
 )
 def test_a_piece_leaves_the_window_when_all_of_it_is_out_and_no_later(at, window_s, grains):
-    key = replace(tokens(), window_s=window_s).key
     now = at + window_s + grains * window_s / BUCKETS
-    assert budget_tables._bucket_of(key, at) < 2**63
-    is_gone = budget_tables._bucket_of(key, at) <= budget_tables._oldest_gone(key, now)
+    assert piece_of(window_s, at) < 2**63
+    is_gone = piece_of(window_s, at) <= gone_until(window_s, now)
     precision_s = 4e-6  # of Unix times as floats
     if now < at + window_s - precision_s:
         assert not is_gone

@@ -117,7 +117,7 @@ def named(name: disco.PresetName, path: Path, found: str, own: disco.Options) ->
         Disco(preset=name, budget={"usd": 5, "per": "month"}, default_options=own),
         Disco(
             preset=path,
-            budget=disco.Budget(server_usd=0.5, window_s=86_400),
+            budget=disco.Budget(usd=0.5, window_s=86_400),
             default_options={"preset": path},
         ),
         Disco(preset=load_preset(found), budget={"server_tokens": 5, "window_s": 1, "account": "test"}),

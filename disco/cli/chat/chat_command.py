@@ -47,8 +47,13 @@ def add_chat(commands: Any) -> argparse.ArgumentParser:
         "--budget-usd",
         type=float,
         metavar="USD",
-        help="the most that servers may charge within any 24 hours, over all programs with a budget for that time; see "
-        "docs/how-to/chat.md",
+        help="the most that servers may charge within any 24 hours, or as --per says, over all programs with a budget "
+        "for that time; see docs/how-to/chat.md",
+    )
+    parser.add_argument(
+        "--per",
+        choices=("hour", "day", "week", "month"),
+        help="the budget is for each calendar hour, day, week or month, in UTC, instead of any 24 hours",
     )
     parser.add_argument("--max-tokens", type=int, metavar="N", help="the most tokens of one answer")
     parser.add_argument(
@@ -84,6 +89,7 @@ async def _chat(screen: Screen, arguments: argparse.Namespace) -> int:
         model=arguments.model,
         price=price,
         budget_usd=arguments.budget_usd,
+        per=arguments.per,
         max_tokens=arguments.max_tokens,
         history=arguments.history,
         record=arguments.record,

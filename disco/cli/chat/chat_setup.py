@@ -18,6 +18,7 @@ from disco.cli.console import Screen
 from disco.client import AsyncDisco, RouteLog
 from disco.client.endpoint_catalog.runtimes import Runtime
 from disco.client.settings import Budget
+from disco.cost.windows import Period
 from disco.dispatch import available_presets, load_preset
 from disco.errors import ConfigurationError
 from disco.session.records.route_record import RouteRecord
@@ -38,6 +39,7 @@ async def run_chat(
     runtime: Runtime = "auto",
     price: tuple[float, float] | None = None,
     budget_usd: float | None = None,
+    per: Period | None = None,
     max_tokens: int | None = None,
     history: str | None = None,
     record: str | os.PathLike[str] | None = None,
@@ -54,7 +56,8 @@ async def run_chat(
         isolation: see `AsyncDisco`.
         runtime: see `AsyncDisco`.
         price: see `AsyncDisco`.
-        budget_usd: the most that servers may charge within any day, USD; None: what the preset says.
+        budget_usd: the most that servers may charge, USD; None: what the preset says.
+        per: the calendar period that this is for; None: any 24 hours.
         max_tokens: the most tokens of an answer; None: no limit of the chat's own.
         history: a file that keeps the questions for later chats; None: in memory.
         record: a file to append the route records to, for `disco replay`; None: no records.
@@ -63,6 +66,8 @@ async def run_chat(
         ConfigurationError: a file cannot be written to, a setting is wrong, or a server's model is named but there is
             no key for a server.
     """
+    if per is not None and budget_usd is None:
+        raise ConfigurationError(f"--per {per} says for how long, but not how much: add --budget-usd 5")
     has_server = bool(os.environ.get("OPENAI_API_KEY"))
     if not has_server and model is not None:
         raise ConfigurationError(
@@ -81,7 +86,7 @@ async def run_chat(
     book = RouteBook()
     budget: Budget | None = None
     if budget_usd is not None:
-        budget = {"server_usd": budget_usd, "window_s": DAY_S}
+        budget = {"usd": budget_usd, **({"window_s": DAY_S} if per is None else {"per": per})}
     with nullcontext() if record is None else RouteLog(record) as routes:
         listeners: list[Callable[[RouteRecord], object]] = [book] if routes is None else [book, routes]
         async with AsyncDisco(

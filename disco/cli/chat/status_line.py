@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from disco import amounts
 from disco.amounts import money, spent
 from disco.cli.word_wrap import cells
+from disco.cost.windows import named
 
 if TYPE_CHECKING:
     from disco.session.records.answer_progress import AnswerProgress
@@ -17,16 +19,19 @@ __all__ = ["BudgetLeft", "Status", "budgets_left", "status_line"]
 
 @dataclass(frozen=True, slots=True)
 class BudgetLeft:
-    """What is left of an absolute budget: `left` of `amount`, in `unit` ("usd" or "tokens")."""
+    """What is left of an absolute budget: `left` of `amount`, in `unit` ("usd" or "tokens"), in a period or None."""
 
     left: float
     amount: float
     unit: str
+    per: str | None = None
 
     def __str__(self) -> str:
         if self.unit == "usd":
-            return f"budget {money(self.left)} of {money(self.amount)} left"
-        return f"budget {self.left:,.0f} of {self.amount:,.0f} tokens left"
+            left = f"budget {money(self.left)} of {money(self.amount)} left"
+        else:
+            left = f"budget {self.left:,.0f} of {amounts.tokens(self.amount)} left"
+        return left if self.per is None else f"{left} {named(self.per)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +87,9 @@ def status_line(status: Status, columns: int) -> str:
 def budgets_left(budget: Mapping[str, Mapping[str, Any]]) -> tuple[BudgetLeft, ...]:
     """Return what is left of each budget in a route record's `budget`."""
     return tuple(
-        BudgetLeft(facts["left"], facts["amount"], "usd" if name.endswith("_usd") else "tokens")
+        BudgetLeft(
+            facts["left"], facts["amount"], "usd" if name.endswith("usd") else "tokens", facts.get("per")
+        )
         for name, facts in budget.items()
     )
 

@@ -53,7 +53,7 @@ async def check_attach(setup: Setup, facts: Facts) -> list[Finding] | Finding:
             continue
         if one.port == fits:
             facts.served_port = one.port
-            told = f"programs with --local {setup.shown_local} use its model"
+            told = f'programs with --local {setup.shown_local} and attach="auto" use its model'
         else:
             told = (
                 f"it has another model than --local {setup.shown_local}"

@@ -263,7 +263,8 @@ def check_price(setup: Setup, facts: Facts) -> Finding | None:
             "price", known.text, f"In a program, price=(USD per million tokens in, out); {check}"
         )
     price = known.found.price
-    told = f"{price.usd_per_mtok_in:g} USD in and {price.usd_per_mtok_out:g} out per million tokens."
+    read, written = money(price.usd_per_mtok_in), money(price.usd_per_mtok_out)
+    told = f"{read} in and {written} out per million tokens."
     return works("price", f"{known.text} {told}", "" if known.remedy is None else check)
 
 

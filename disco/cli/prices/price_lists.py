@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
+from disco import amounts
 from disco.amounts import money
 from disco.cli.console import Screen
 from disco.errors import ConfigurationError
@@ -89,7 +90,7 @@ def _licence(entry: KnownPrice) -> str:
 def _figures(price: Price) -> list[str]:
     """Return what input, cached input, writing to the cache and output cost; "–": as other input."""
     return [
-        "–" if value is None else f"{value:g}"
+        "–" if value is None else amounts.number(value)
         for value in (
             price.usd_per_mtok_in,
             price.usd_per_mtok_cached_in,

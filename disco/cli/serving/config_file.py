@@ -226,6 +226,8 @@ def _sentence(detail: ErrorDetails) -> str:
         # It may be the key itself.
         return f"{where}: must be the name of an environment variable, in capitals, such as OPENAI_API_KEY"
     message = _KINDS.get(detail["type"]) or detail["msg"].removeprefix("Value error, ")
+    if detail["type"] == "dict_type" and key == "budget":
+        message = 'must say of what and for how long, such as budget = { usd = 5, per = "month" }'
     if detail["type"] == "list_type" and key in ("tiers", "backups"):
         message = f"must be an array of tables: write [[{_dotted([*table, key])}]]"
     given = detail["input"]

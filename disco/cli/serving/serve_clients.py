@@ -149,7 +149,7 @@ class ClientMaker:
         if not preset.limits.local_only:
             return budget
         # This model reaches no server, and a limit on servers would be refused. What the device may do, it shares.
-        here = {key: value for key, value in budget.items() if not key.startswith("server_")}
+        here = {key: value for key, value in budget.items() if key not in ("usd", "server_tokens")}
         return here if "device_tokens" in here else None
 
     def _local_of(self, given: str | None) -> tuple[str | Endpoint | None, dict[str, Any]]:

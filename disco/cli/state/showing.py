@@ -7,9 +7,11 @@ import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from disco import amounts
 from disco.cli.console import Screen
 from disco.cli.state.opening import chosen_path, existing_path, read
 from disco.cost.tally import UNITS
+from disco.cost.windows import in_words
 from disco.state.budget_tables import Counted, counted
 from disco.state.contents import Series, file_size, read_series
 from disco.state.facts import Fact, read_facts
@@ -42,7 +44,13 @@ def run_show(screen: Screen, given: str | None) -> int:
         [
             [
                 *(s.subject if any(s.subject) else ("(all)", "", "")),
-                *(s.kind, s.number, f"{s.median:.4g}", _age(now - s.oldest_at), _age(now - s.newest_at)),
+                *(
+                    s.kind,
+                    s.number,
+                    amounts.number(s.median),
+                    _age(now - s.oldest_at),
+                    _age(now - s.newest_at),
+                ),
             ]
             for s in shown.series
         ],
@@ -78,9 +86,14 @@ def run_show(screen: Screen, given: str | None) -> int:
     _table(
         screen,
         "Budgets",
-        ("account", "of", "window", "spent", "reserved"),
-        list(map(_budget, shown.budgets)),
+        ("account", "of", "time", "spent", "reserved", "spent by, lately"),
+        [_budget(tally, now) for tally in shown.budgets],
     )
+    if any(not tally.key.account for tally in shown.budgets):
+        screen.line(
+            "(none): all programs of this user whose budget names no account spend it together. For a budget of one "
+            'program alone, name an account: budget={"usd": 5, "per": "month", "account": "my-app"}.'
+        )
     return 0
 
 
@@ -115,10 +128,16 @@ def _breaker(fact: Fact, now: float) -> list[Any]:
     ]
 
 
-def _budget(tally: Counted) -> list[Any]:
-    key, per = tally.key, UNITS[tally.key.unit]
-    amounts = (f"{units / per:.10g} {key.unit}" for units in (tally.spent, tally.reserved))
-    return [key.account or "(all)", key.scope, _age(key.window_s), *amounts]
+def _budget(tally: Counted, now: float) -> list[Any]:
+    key, amount = tally.key, amounts.money if tally.key.unit == "usd" else amounts.tokens
+    counted = (amount(units / UNITS[key.unit]) for units in (tally.spent, tally.reserved))
+    return [
+        key.account or "(none)",
+        key.scope,
+        in_words(key.window, now),
+        *counted,
+        ", ".join(tally.programs),
+    ]
 
 
 def _numbers(value: Mapping[str, Any]) -> str:

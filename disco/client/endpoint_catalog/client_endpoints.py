@@ -21,7 +21,7 @@ from disco.client.endpoint_catalog.splits import Split
 from disco.client.endpoint_catalog.tiers import Tier
 from disco.dispatch import Preset
 from disco.dispatch.eligibility import is_within
-from disco.dispatch.speculate_section import SpeculateSection
+from disco.dispatch.sections import SpeculateSection
 from disco.endpoints.contract import Endpoint
 from disco.endpoints.saved_prompts import PromptCache
 from disco.errors import ConfigurationError, DiscoError
@@ -53,7 +53,7 @@ class Hosting(NamedTuple):
 
     isolation: Literal["thread", "process"] = "thread"
     prompt_cache: PromptCache | None = None
-    attach: Attach = "auto"
+    attach: Attach = False
     runtime: Runtime = "auto"
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from disco.client.request_options import RequestOptions
 from disco.dispatch import Preset
-from disco.dispatch.speculate_section import SpeculateSection
+from disco.dispatch.sections import SpeculateSection
 from disco.endpoints.contract import Endpoint
 from disco.errors import ConfigurationError, nearest
 from disco.plan import Power

@@ -47,8 +47,8 @@ def check_known(candidates: Iterable[Candidate]) -> None:
     for payer in (payer for candidate in candidates for payer in candidate.payers):
         if payer.rates.basis == "assumed":
             raise ConfigurationError(
-                f"server_usd needs the price of the model of endpoint {payer.name!r}, which is in no price table. Pass "
-                "price=(usd_per_million_in, usd_per_million_out), or give the budget as server_tokens."
+                f"A budget in USD needs the price of the model of endpoint {payer.name!r}, which is in no price table. "
+                "Pass price=(usd_per_million_in, usd_per_million_out), or give the budget as server_tokens."
             )
 
 

@@ -143,6 +143,6 @@ class Split:
 
 
 def _rules() -> tuple[str, ...]:
-    from disco.dispatch.speculate_section import Rule  # noqa: PLC0415 - numpy comes with it
+    from disco.dispatch.sections import Rule  # noqa: PLC0415 - numpy comes with it
 
     return get_args(Rule)

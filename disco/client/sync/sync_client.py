@@ -244,7 +244,7 @@ class Disco(SyncRouting, OpenAI):
         speculate: Literal["auto", "always", "off"] = "off",
         power: PowerSource = None,
         shadow: PresetChoice | None = None,
-        attach: Literal["auto"] | bool = "auto",
+        attach: Literal["auto"] | bool = False,
         on_route: OnRoute | None = None,
         api_key: str | Callable[[], str] | None = None,
         base_url: str | httpx2.URL | None = _UNSET,

@@ -38,6 +38,11 @@ class PowerSection(Section):
     low_factor: float = Field(default=2500.0, ge=1.0)
     throttled_clock: float = Field(default=0.6, ge=0.0, le=1.0)
     loaded_share: float = Field(default=0.9, ge=0.0, le=1.0)
-    metered_usd_per_mb: float = Field(default=0.01, ge=0.0)
+    metered_usd_per_mb: float = Field(default=0.0, ge=0.0)
     spare: tuple[Sparing, ...] = ("low", "throttled", "loaded")
     stay_s: float = Field(default=60.0, ge=0.0)
+
+    @property
+    def asks_network(self) -> bool:
+        """Whether it matters that the network is metered: to find that out, a program of the system is started."""
+        return self.enabled and ("metered" in self.spare or self.metered_usd_per_mb > 0)

@@ -102,7 +102,7 @@ def unfit_model(model: str | None, models: Sequence[str], where: str) -> str | N
             f"The server at {where} has {len(models)} models: {listed}. "
             f'Name one behind "#", for instance "{where}#{models[0]}".'
         )
-    return f"The server at {where} has no model {model!r}. {nearest(model, models)} It has: {listed}."
+    return f"The server at {where} has no model {model!r}. {nearest(model, models)}"
 
 
 def is_cloud_name(model: str) -> bool:

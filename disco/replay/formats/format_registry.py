@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from disco.errors import ConfigurationError, nearest
+from disco.errors import ConfigurationError, meant, nearest
 from disco.replay.formats.format_adapter import Adapter
 from disco.replay.formats.vendors.azure import AZURE
 from disco.replay.formats.vendors.burstgpt import BURSTGPT
@@ -96,9 +96,7 @@ def known_format(format: str) -> Adapter:  # noqa: A002
 def _lacks(adapter: Adapter, found: set[str]) -> str:
     missing = sorted(adapter.needs - found)
     spare = found - adapter.needs
-    close = [
-        f"{name!r}: {nearest(name, spare)}" for name in missing if nearest(name, spare).startswith("Did")
-    ]
+    close = [f"{name!r}: {hint}" for name in missing if (hint := meant(name, spare))]
     hint = f" ({' '.join(close)})" if close else ""
     return f"For the format {adapter.name!r} the file lacks {', '.join(map(repr, missing))}{hint}."
 

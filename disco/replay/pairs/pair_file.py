@@ -8,7 +8,7 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from disco.dispatch.speculate_section import SpeculateSection
+from disco.dispatch.sections import SpeculateSection
 from disco.profiles.profile_toml import read_toml, validate
 from disco.replay.fleet.requests.fleet_trace import load_trace
 from disco.replay.pairs.simulated_pair import Pair

@@ -35,6 +35,8 @@ SAME_S = 0.0005
 SPELT_OUT = 2
 """The most scenarios that each get their own sentences."""
 
+_MANY = 9.0  # more than the reference: from there on it is told as times as much, and not in percent
+
 Named = tuple[str, Cell]  # a line's name and one of its cells
 
 
@@ -243,6 +245,8 @@ def _spread(changes: Sequence[float]) -> str:
 
 
 def _percent(share: float) -> str:
+    if share >= _MANY:
+        return f"{number(float(f'{1 + share:.3g}'))} times"
     return "0 %" if abs(share) < 0.005 else f"{share * 100:+,.0f} %".replace("-", "−")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from disco import amounts
 from disco.replay.formats.columns.row_problems import Skipped
 from disco.replay.report.advice import ENOUGH_REQUESTS, NOTICED, NOTICED_S
 from disco.replay.report.findings import number
@@ -15,6 +16,7 @@ from disco.session.records.shadow_record import BASES, Basis
 __all__ = ["left_out_line", "notes", "sentence", "tables", "verdict"]
 
 _SOME = 0.05  # of the answers: from there on it shows in the mean
+_MANY = 2.0  # times as much: from there on it is said so, and not in percent
 _NOTHING_S = 5e-4  # a smaller difference of first words is called none
 
 
@@ -178,6 +180,9 @@ def _how_known(shares: Mapping[Basis, float]) -> str:
 
 def _change(ratio: Interval) -> str:
     low, value, high = (one - 1.0 for one in (ratio.low, ratio.value, ratio.high))
+    if ratio.value >= _MANY:
+        few, many = (amounts.number(float(f"{bound:.2g}")) for bound in (ratio.low, ratio.high))
+        return f"{amounts.compared(ratio.value)} ({few} to {many} times)"
     if abs(value) < 0.005:
         return f"the same ({_percent(low, signed=True)} to {_percent(high, signed=True)})"
     if value < 0:

@@ -72,7 +72,7 @@ def _state(
                 "unit": limit.unit,
                 "amount": limit.amount,
                 "left": counter.amount(counter.left(unix_s)),
-                "window_s": limit.window_s,
+                **limit.period,
                 "account": limit.account,
             }
         )

@@ -220,8 +220,8 @@ class RouteRecord:
         deprioritised: endpoints that could have served the request and were kept as the last resort, each with its
             reason; see `CoolDown`.
         budget_cuts: what a budget removed from the plan; see `BudgetCut`.
-        budget: by name of each limit in force, its `amount` and `window_s`, what this answer `reserved` and `spent`
-            of it, and what was `left` at its end; empty without absolute budgets.
+        budget: by name of each limit in force, its `amount`, its period `per` or its `window_s`, what this answer
+            `reserved` and `spent` of it, and what was `left` at its end; empty without absolute budgets.
         winner: name of the endpoint whose content (text, a tool call or reasoning) came first, or began the answer anew
             after a judge had overruled that; None where none came.
         judgements: verdicts on what attempts wrote, in order; empty without a cascade.

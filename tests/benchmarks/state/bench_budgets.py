@@ -37,7 +37,7 @@ from state.spending_programs import (
 from disco.cost.budget_limiter import BudgetLimiter, Limit
 from disco.state import SharedBudgets
 
-LIMIT = Limit("server_usd", "server", "usd", 1e6, 3600.0, "benchmark")
+LIMIT = Limit("usd", "server", "usd", 1e6, 3600.0, "benchmark")
 
 
 class Warnings(logging.Handler):

@@ -92,6 +92,8 @@ def test_the_status_line_says_who_writes_the_bank_the_cost_and_the_budget():
     left = {"server_tokens": {"amount": 9000, "window_s": 60.0, "left": 1200.0}}
     assert str(budgets_left(left)[0]) == "budget 1,200 of 9,000 tokens left"
     assert shown(replace(typing, device_energy_j=31.4))[2] == "0.00 $, 31 J"
+    left = {"usd": {"amount": 5.0, "per": "month", "left": 4.99998}}
+    assert str(budgets_left(left)[0]) == "budget 5.00 $ of 5.00 $ left this month"
 
 
 @given(st.integers(0, 130), st.text("abc海é", min_size=1, max_size=60))
@@ -128,7 +130,7 @@ def test_other_errors_keep_their_own_words_on_one_line():
         return error_line(error, model="gpt", local_only=False)
 
     assert line(ModelFileError("There is no file\nx.gguf")) == "There is no file x.gguf."
-    spent = BudgetExceededError("Nothing is left.", limit="server_usd", retry_after_s=None)
+    spent = BudgetExceededError("Nothing is left.", limit="usd", retry_after_s=None)
     assert line(spent) == "Nothing is left. Wait, or type /local to go on with this machine alone."
     assert line(failed(openai.BadRequestError, 400)) == "No. /retry asks again."
     assert len(line(openai.OpenAIError("\x1b[31m" + "long " * 1000))) < 500

@@ -192,7 +192,11 @@ def test_a_file_of_windows_is_read_or_told_to_be_saved_anew(tmp_path):
         ('key_file = "no-key"', "no-key cannot be read"),
         ('local = "no.gguf"\nport = 0\nstate = "off"', "There is no model file no.gguf"),
         ('allow_origin = ["*"]', "is no origin"),
-        ("[budget]\nserver_usd = -1\nwindow_s = 9", "budget: server_usd: Input should be greater than 0"),
+        (
+            "budget = 5",
+            'budget: must say of what and for how long, such as budget = { usd = 5, per = "month" }',
+        ),
+        ("[budget]\nusd = -1\nwindow_s = 9", "budget: usd: Input should be greater than 0"),
     ],
 )
 def test_a_mistake_that_is_found_later_names_the_file_as_well(tmp_path, monkeypatch, capsys, text, says):
@@ -229,7 +233,7 @@ def test_the_page_shows_a_file_that_can_be_used_and_describes_every_key(settled,
     (file,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     options = settled(file)
     assert (list(options.models), options.default) == (["fast", "private", "big"], "fast")
-    assert options.models["big"].budget == {"account": "big", "server_usd": 2.0, "window_s": 86400}
+    assert options.models["big"].budget == {"account": "big", "usd": 2, "per": "day"}
     tables = PAGE.partition("## Options")[2].partition("\n## ")[0]
     top, models = tables.split("`[models.NAME]`:")
     assert set(ConfigFile.model_fields) - {"models"} <= set(re.findall(r"\w+", top))

@@ -36,7 +36,7 @@ local = "none"
 base_url = "{server}"
 model = "smollm2-135m"
 price = [1000.0, 2000.0]
-budget = {{ server_usd = 1.0, window_s = 86400 }}
+budget = {{ usd = 1.0, window_s = 86400 }}
 [models.here]
 preset = "private"
 [models."{odd}"]

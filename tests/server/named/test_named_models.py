@@ -151,7 +151,7 @@ def test_a_caller_cannot_lift_what_a_name_keeps_here_or_may_spend(served, tmp_pa
         text = "[models.here]\npreset = 'private'\n" + away(server)
         text += "[models.near]\npreset = 'fast'\noptions = { reach = 'device' }\n" + away(server)
         text += "[models.poor]\nlocal = 'none'\n" + away(server)
-        text += "budget = { server_usd = 1e-12, window_s = 100 }\n"
+        text += "budget = { usd = 1e-12, window_s = 100 }\n"
         one = served(text, device())
         for wish in (
             {},
@@ -243,13 +243,13 @@ async def _fail(error: Exception) -> None:
 
 
 def test_a_model_that_reaches_no_server_shares_what_the_device_may_do(served):
-    text = "[budget]\nserver_usd = 1\ndevice_tokens = 4000\nwindow_s = 100\n[models.a]\npreset = 'private'\n"
+    text = "[budget]\nusd = 1\ndevice_tokens = 4000\nwindow_s = 100\n[models.a]\npreset = 'private'\n"
     with upstream() as server:
         one = served(f"{text}[models.b]\n{away(server)}", device())
         assert one.ask(CHATS, {**CHAT, "model": "a"}).status == 200
         left = one.portal.call(lambda: one.models.budgets_left(0.0))
     assert left["a", "device_tokens"] == left["b", "device_tokens"] < 4000
-    assert left.keys() == {("a", "device_tokens"), ("b", "device_tokens"), ("b", "server_usd")}
+    assert left.keys() == {("a", "device_tokens"), ("b", "device_tokens"), ("b", "usd")}
 
 
 def test_one_local_model_is_loaded_once_and_two_have_breakers_of_their_own(served):
@@ -296,8 +296,8 @@ def test_the_model_of_a_verify_server_is_the_local_one_of_all_names_or_of_none(s
             r"\[models.a\]: Unknown option 'pase'",
         ),
         (
-            "[models.a]\nlocal = 'smollm2-135m'\nbudget = { usd = 1 }",
-            r"\[models.a\]: budget: unknown key usd.*server_usd",
+            "[models.a]\nlocal = 'smollm2-135m'\nbudget = { dollars = 1, window_s = 9 }",
+            r"\[models.a\]: budget: unknown key dollars.*usd",
         ),
         (
             "[models.a]\npreset = 'private'\nbase_url = 'http://127.0.0.1:1/v1'",
