@@ -14,6 +14,8 @@ from faults.in_memory import anyio_backend, no_thread  # noqa: F401 - fixtures
 from disco.cli.console import Screen
 from disco.cli.demonstration.assist import compare, show_answer
 from disco.cli.demonstration.assist_picture import OUTCOMES, SEAM, UNDIVIDED, explain, gap_at
+from disco.cli.demonstration.comparison import spent
+from disco.cli.demonstration.scene import MAINS
 from disco.dispatch.assist import Undivided
 from disco.dispatch.presets import DispatchSection, PlaybackSection, Preset
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
@@ -79,7 +81,9 @@ async def test_a_divided_answer_is_shown_with_its_seam_and_with_the_figures_of_i
     assert gap_s is not None
     assert 0 < gap_s <= 0.12  # the slowest pace, and a frame
     assert f"longest gap for the reader there {gap_s:.2f} s; late tokens: 0" in text
-    assert f"{record.cost * 1e6:.1f}" in text
+    took = spent(record, MAINS)
+    assert f"{took.ct:.4f} ct" in text
+    assert f"{took.joules:.1f} J" in text
 
 
 async def test_on_a_terminal_the_picture_changes_in_place_and_the_text_stays():

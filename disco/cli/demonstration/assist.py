@@ -17,7 +17,7 @@ import openai
 from disco.cli.console import Screen
 from disco.cli.demonstration.alongside import alongside, repeatedly
 from disco.cli.demonstration.assist_picture import SEAM, Shown, explain, in_words, picture, text_of
-from disco.cli.demonstration.keepers_book import KEEPERS_BOOK
+from disco.cli.demonstration.comparison import Row, beside, spent
 from disco.cli.demonstration.scene import (
     MAINS,
     PRICE,
@@ -28,6 +28,7 @@ from disco.cli.demonstration.scene import (
     messages,
     start_remote,
 )
+from disco.cli.demonstration.texts import KEEPERS_BOOK
 from disco.cli.profile import measure_device
 from disco.client import AsyncDisco
 from disco.client.endpoint_catalog.runtimes import Runtime
@@ -214,13 +215,14 @@ async def show_answer(
 
 def compare(screen: Screen, records: dict[str, RouteRecord]) -> None:
     """Print a table of the same prompt answered in several ways."""
-    columns = ("way", "TTFT", "TBT P99", "late", "server", "device", "µ$", "end")
+    columns = ("way", "TTFT", "TBT P99", "late", "server", "device", "paid", "energy", "end")
     rows = []
     for way, record in records.items():
         totals = record.ledger.by_endpoint()
         tokens = {
             place: f"{t.prompt_tokens - t.cached_tokens}+{t.completion_tokens}" for place, t in totals.items()
         }
+        took = spent(record, MAINS)
         rows.append(
             (
                 way.replace("_", " "),
@@ -229,20 +231,26 @@ def compare(screen: Screen, records: dict[str, RouteRecord]) -> None:
                 record.pace.late_tokens,
                 tokens.get("server", "–"),
                 tokens.get("device", "–"),
-                f"{record.cost * 1e6:.1f}",
+                f"{took.ct:.4f} ct",
+                f"{took.joules:.1f} J",
                 f"{record.released[-1][0]:.1f} s",
             )
         )
     screen.line()
     screen.table("The same prompt, answered in three ways", columns, rows)
+    mine, *others = [
+        Row(1, way.removesuffix("_only"), record, spent(record, MAINS)) for way, record in records.items()
+    ]
+    for other in others:
+        screen.line(beside(mine, other), style="bold")
     for way, record in records.items():
         failed = [f"{a.endpoint} failed ({a.failure})" for a in record.attempts if a.failure is not None]
         if failed:
             screen.line(f"{way.replace('_', ' ')}: {'; '.join(failed)}, and another endpoint went on.")
     screen.line(
         "TTFT, TBT, end of the text: as shown to the reader; late: tokens after the reader's deadline at "
-        f"{PACE_TPS:g} tokens/s; server, device: tokens of prompt + answer as charged, without cached ones; µ$: "
-        "millionths of a dollar (the server's price, and the device's energy). The server's price of the prompt is "
-        "the same with and without the device: the assist saves the price of the rest of the answer.",
+        f"{PACE_TPS:g} tokens/s; server, device: tokens of prompt + answer as charged, without cached ones; paid: to "
+        "the server, in US cents; energy: the device's. The server's price of the prompt is the same with and without "
+        "the device: the assist saves the price of the rest of the answer, and takes the device's energy for it.",
         style="dim",
     )

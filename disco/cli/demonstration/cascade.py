@@ -15,6 +15,7 @@ import anyio.to_thread
 import httpx2
 
 from disco.cli.console import Screen
+from disco.cli.demonstration.comparison import Spent, spent
 from disco.cli.demonstration.demo_runtime import server_class
 from disco.cli.demonstration.demo_server import DemoServer
 from disco.cli.demonstration.scene import (
@@ -147,21 +148,22 @@ class Totals:
 
     Attributes:
         bytes: on the wire, sent and received.
-        cost: USD.
+        spent: money to servers, and the device's energy.
         attempts, judged, risen: by tier, how many answers it wrote, were judged, and went up.
     """
 
     def __init__(self) -> None:
         self.bytes = 0
-        self.cost = 0.0
+        self.spent = Spent(0.0, 0.0)
         self.judged = dict.fromkeys(TIERS, 0)
         self.risen = dict.fromkeys(TIERS, 0)
         self.attempts = dict.fromkeys(TIERS, 0)
 
     def add(self, record: RouteRecord) -> None:
-        """Add one answer: its bytes on the wire in both directions, its cost in USD, its verdicts."""
+        """Add one answer: its bytes on the wire in both directions, what it took, its verdicts."""
         self.bytes += sum(a.bytes_up + a.bytes_down for a in record.attempts)
-        self.cost += record.cost
+        took = spent(record, MAINS)
+        self.spent = Spent(self.spent.ct + took.ct, self.spent.joules + took.joules)
         for attempt in record.attempts:
             self.attempts[attempt.endpoint] += 1
         for judgement in record.judgements:
@@ -348,7 +350,7 @@ def _explain(screen: Screen, record: RouteRecord, totals: Totals) -> None:
     for move in record.migrations:
         if move.reason == "confidence" and move.cut_char and move.outcome == "switched":
             screen.line(f"    {move.target} goes on behind character {move.cut_char}", style="dim")
-    screen.line(f"    so far: {totals.bytes:,} bytes on the wire, {totals.cost * 1e6:.2f} µ$", style="dim")
+    screen.line(f"    so far: {totals.bytes:,} bytes on the wire, {totals.spent}", style="dim")
 
 
 def _verdict(judgement: JudgementRecord) -> str:
@@ -381,8 +383,7 @@ def _summary(screen: Screen, totals: Totals) -> None:
     screen.line(
         "handed up: sent on to the next tier; share: of the judged answers, about beta in the long run. A verdict is "
         "by rank and, among equal ranks, by lot, so that a score next to the threshold may go either way. bytes on the "
-        "wire: sent and received by this machine, headers and log probabilities included; µ$: millionths of a dollar "
-        "(the device's energy, and the server's price).",
+        "wire: sent and received by this machine, headers and log probabilities included; ct: US cents; J: energy.",
         style="dim",
     )
 

@@ -1,0 +1,74 @@
+"""The demonstration's own table: what an answer took, and what is said of it beside one endpoint alone."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from disco.cli.demonstration.comparison import Row, Spent, beside, cells, spent
+from disco.cli.demonstration.demo import SCENES
+from disco.cli.demonstration.scene import MAINS
+from disco.cost.model_flops import FLOPS_PER_JOULE
+from disco.timeline import read_record
+
+RECORDS = Path(__file__).parents[2] / "docs" / "pictures" / "records"
+MOVED = read_record((RECORDS / "move.jsonl").read_bytes())
+
+
+def row(how, *, first_s=0.4, late=0, ct=0.0, joules=0.0, **more):
+    pace = replace(MOVED.pace, ttft_released_s=first_s, late_tokens=late)
+    return Row(1, how, replace(MOVED, pace=pace), Spent(ct, joules), **more)
+
+
+def test_money_is_what_servers_get_and_energy_is_the_devices():
+    took = spent(MOVED, MAINS)
+    by_endpoint = MOVED.ledger.by_endpoint()
+    assert took.ct == pytest.approx(1e2 * by_endpoint["server"].cost)
+    assert took.joules * FLOPS_PER_JOULE * MAINS / 1e6 == pytest.approx(by_endpoint["device"].cost)
+
+
+@pytest.mark.parametrize(
+    ("mine", "other", "said"),
+    [
+        (
+            row("disco", first_s=0.1, ct=0.0015, joules=2.3),
+            row("server", first_s=0.94, ct=0.011),
+            "Beside the server alone: got the first word 0.84 s sooner and 0.0095 ct less; paid 2.3 J more.",
+        ),
+        (
+            row("disco", first_s=0.1, ct=0.0015, joules=2.3),
+            row("device", first_s=0.12, joules=2.3),
+            "Beside the device alone: got nothing more this time; paid 0.0015 ct more.",
+        ),
+        (
+            row("disco", ct=0.003, joules=2.2),
+            row("server", ct=0.003, became="was refused (401)"),
+            "Beside the server alone: got a whole answer, where the server alone was refused (401); paid 2.2 J more.",
+        ),
+        (
+            row("disco", first_s=1.0, late=3),
+            row("device", first_s=0.4, late=2, joules=4.0),
+            "Beside the device alone: got 4.0 J less; paid the first word 0.60 s later and 1 token more late.",
+        ),
+        (
+            row("disco"),
+            row("server"),
+            "Beside the server alone: got nothing more this time; paid nothing more.",
+        ),
+    ],
+)
+def test_the_line_says_what_was_got_and_what_was_paid_for_it(mine, other, said):
+    assert beside(mine, other) == said
+
+
+def test_the_table_has_what_the_line_is_made_of():
+    shown = cells(row("disco", first_s=0.37, ct=0.00427, joules=3.21))
+    assert shown[:5] == (1, "disco", "complete", "0.37 s", 0)
+    assert shown[-2:] == ("0.0043 ct", "3.2 J")
+
+
+def test_each_scene_is_compared_with_the_server_alone():
+    """Also where it fails: beside a healthy server, the table would leave out what disco is for."""
+    assert all("server" in scene.beside for scene in SCENES)
+    assert {scene.kills for scene in SCENES} >= {"server"}
+    assert any(scene.refused for scene in SCENES)
