@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from disco.cli.console import Screen
 from disco.cost.ledger import Totals
 from disco.cost.model_flops import FLOPS_PER_JOULE
 from disco.session.records.route_record import RouteRecord
 
-__all__ = ["COLUMNS", "Row", "Spent", "beside", "cells", "joules", "spent"]
+__all__ = ["COLUMNS", "Row", "Spent", "beside", "cells", "explain", "joules", "spent"]
 
 COLUMNS = ("#", "answered by", "answer", "first word", "late", "server tok", "device tok", "paid", "device")
 COMPLETE = "complete"
@@ -75,6 +76,37 @@ class Row:
     def first_s(self) -> float | None:
         """Seconds to the first word that the reader saw."""
         return self.record.pace.ttft_released_s
+
+
+def explain(screen: Screen, row: Row) -> None:
+    """Print what the route record says, in words."""
+    record, pace = row.record, row.record.pace
+    parts = [f"{record.winner} wrote first after {pace.ttft_raw_s or 0.0:.2f} s"]
+    parts += [
+        f"{t.endpoint} began a second time, because its first word did not fit"
+        for t in record.attempts
+        if t.failure == "seam"
+    ]
+    parts += [f"{t.endpoint} lost the race" for t in record.attempts if t.outcome == "lost"]
+    parts += [f"{t.endpoint} lost, and kept its prefill" for t in record.attempts if t.outcome == "parked"]
+    parts += [
+        f"moved from {t.source} to {t.target} at character {t.cut_char} (token {t.cut_tokens}) in {t.took_s:.2f} s, "
+        f"{t.late_tokens} tokens late"
+        for t in record.migrations
+        if t.outcome == "switched" and t.took_s is not None
+    ]
+    parts += [
+        f"a migration to {t.target} was given up ({t.outcome})" for t in record.migrations if t.took_s is None
+    ]
+    parts += [
+        f"{t.endpoint} failed ({t.failure})" for t in record.attempts if t.failure not in (None, "seam")
+    ]
+    parts.append(str(row.spent))
+    screen.line("→ " + "; ".join(parts) + ".")
+    segments = " + ".join(f"{s.endpoint} {s.start_char}…{s.end_char}" for s in record.segments)
+    whole = "exactly what each wrote, nothing twice, nothing missing (checksums agree)"
+    verdict = whole if record.seamless else "SEAM BROKEN: text may stand there twice or be missing"
+    screen.line(f"  record: {segments}: {verdict}.", style="dim")
 
 
 def beside(mine: Row, other: Row) -> str:

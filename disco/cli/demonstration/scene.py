@@ -19,7 +19,7 @@ import httpx2
 import openai
 
 from disco.cli.console import Screen
-from disco.cli.demonstration.comparison import COMPLETE, Row, spent
+from disco.cli.demonstration.comparison import COMPLETE, Row, explain, spent
 from disco.cli.demonstration.demo_runtime import server_class
 from disco.cli.demonstration.demo_server import DemoServer
 from disco.cli.demonstration.shaping_proxy import Shaper, shape
@@ -66,7 +66,7 @@ SAMPLING: dict[str, Any] = {
     "seed": 3,
     "frequency_penalty": 0.6,
 }  # a small model repeats itself
-KILL_AFTER = 25  # chunks
+KILL_AFTER = 28  # chunks
 KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows has only SIGTERM
 TRIES = 3  # on a busy machine, a race may end the other way; then the scene is repeated
 
@@ -304,37 +304,6 @@ async def _kill(side: Literal["server", "device"], device: DemoDevice, remote: R
         os.kill(pid, KILL)
     elif remote.process is not None:
         await anyio.to_thread.run_sync(remote.process.kill)
-
-
-def explain(screen: Screen, row: Row) -> None:
-    """Print what the route record says, in words."""
-    record, pace = row.record, row.record.pace
-    parts = [f"{record.winner} wrote first after {pace.ttft_raw_s or 0.0:.2f} s"]
-    parts += [
-        f"{t.endpoint} began a second time, because its first word did not fit"
-        for t in record.attempts
-        if t.failure == "seam"
-    ]
-    parts += [f"{t.endpoint} lost the race" for t in record.attempts if t.outcome == "lost"]
-    parts += [f"{t.endpoint} lost, and kept its prefill" for t in record.attempts if t.outcome == "parked"]
-    parts += [
-        f"moved from {t.source} to {t.target} at character {t.cut_char} (token {t.cut_tokens}) in {t.took_s:.2f} s, "
-        f"{t.late_tokens} tokens late"
-        for t in record.migrations
-        if t.outcome == "switched" and t.took_s is not None
-    ]
-    parts += [
-        f"a migration to {t.target} was given up ({t.outcome})" for t in record.migrations if t.took_s is None
-    ]
-    parts += [
-        f"{t.endpoint} failed ({t.failure})" for t in record.attempts if t.failure not in (None, "seam")
-    ]
-    parts.append(str(row.spent))
-    screen.line("→ " + "; ".join(parts) + ".")
-    segments = " + ".join(f"{s.endpoint} {s.start_char}…{s.end_char}" for s in record.segments)
-    whole = "exactly what each wrote, nothing twice, nothing missing (checksums agree)"
-    verdict = whole if record.seamless else "SEAM BROKEN: text may stand there twice or be missing"
-    screen.line(f"  record: {segments}: {verdict}.", style="dim")
 
 
 def as_expected(scene: Scene, record: RouteRecord) -> bool:

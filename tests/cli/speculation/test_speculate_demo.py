@@ -105,8 +105,8 @@ def test_the_figures_are_those_of_the_record_without_probes():
     assert compare(screen, answer("The text.", 0.20, REPORT, *charges), alone) == 0
     lines = [line.split("│")[1:-1] for line in out.getvalue().splitlines() if line.startswith("│")]
     assert [[cell.strip() for cell in line] for line in lines] == [
-        ["drafted", "20.0", "4", "7 of 8", "47+9", "0.5", "40+12", "7.0"],
-        ["alone", "30.0", "–", "–", "–", "–", "40+11", "6.0"],
+        ["drafted", "20.0", "4", "7 of 8", "47+9", "6.2", "40+12", "0.0007"],
+        ["alone", "30.0", "–", "–", "–", "–", "40+11", "0.0006"],
     ]
     assert len(next(line for line in out.getvalue().splitlines() if line.startswith("│"))) <= 80
     said = " ".join(out.getvalue().split())

@@ -11,7 +11,7 @@ from disco.cli.demonstration.scene import MAINS
 from disco.cost.model_flops import FLOPS_PER_JOULE
 from disco.timeline import read_record
 
-RECORDS = Path(__file__).parents[2] / "docs" / "pictures" / "records"
+RECORDS = Path(__file__).parents[3] / "docs" / "pictures" / "records"
 MOVED = read_record((RECORDS / "move.jsonl").read_bytes())
 
 
