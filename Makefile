@@ -100,7 +100,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format
 
 bench: $(VENV)/.dev
-	@for file in tests/benchmarks/bench_*.py tests/benchmarks/*/bench_judging.py tests/benchmarks/speculate/bench_fleet.py tests/benchmarks/shared/bench_*.py tests/benchmarks/drift/bench_drift.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+	@for file in tests/benchmarks/bench_*.py tests/benchmarks/*/bench_judging.py tests/benchmarks/speculate/bench_fleet.py tests/benchmarks/shared/bench_*.py tests/benchmarks/beside/bench_*.py tests/benchmarks/drift/bench_drift.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 # Needs no model and no compiler. Nothing is fetched but the packages, and the pages ask no other host for anything.
 docs: $(VENV)/.docs

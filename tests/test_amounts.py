@@ -1,6 +1,11 @@
 """Money, energy, spans and shares read the same wherever people see them."""
 
+import datetime as dt
+import re
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from disco.amounts import compared, date, joules, money, number, share, span, spent, tokens
 

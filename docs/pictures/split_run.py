@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the tree that this file li
 
 from disco import AsyncDisco, RouteLog, Split
 from disco.cli import main as disco
-from disco.cli.demonstration.verify_server import VerifyServer
+from disco.cli.demonstration.speculate import VerifyServer
 
 MODEL = "smollm2-135m"
 QUESTION = "Explain in simple words why the sea is salty, and why rivers are not."

@@ -132,10 +132,10 @@ def test_the_demo_shows_every_scene_and_keeps_its_records(runtime, name, tmp_pat
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "SEAM BROKEN" not in ran.stdout
     records = [read_record(line) for line in routes.read_text(encoding="utf-8").splitlines()]
-    assert len(records) >= {"chaos": 3, "cascade": 20, "": 4}.get(name, 1)
+    assert len(records) >= {"chaos": 3, "cascade": 20, "": 5}.get(name, 1)
     assert all(timeline_of(record).reader is not None for record in records)
     if not name:
-        assert "The server dies in mid-answer" in picture.read_text(encoding="utf-8").replace("&#160;", " ")
+        assert "dies in mid-sentence" in picture.read_text(encoding="utf-8").replace("&#160;", " ")
     if name == "chaos":
         assert "server failed (connection)" in ran.stdout
         assert "device failed (crashed)" in ran.stdout

@@ -13,7 +13,8 @@ import pytest
 from chromium import find_chromium, open_page
 from timeline.drawn import SVG, check_drawings, check_timeline, printed
 
-from disco.cli.demonstration.demo import COLUMNS, SCENES
+from disco.cli.demonstration.comparison import COLUMNS
+from disco.cli.demonstration.demo import SCENES
 from disco.session.records.record_versions import SCHEMA
 from disco.timeline import read_record, timeline_html
 

@@ -18,7 +18,7 @@ from disco.amounts import joules, money
 from disco.cli.console import Screen
 from disco.cli.demonstration.alongside import alongside, repeatedly
 from disco.cli.demonstration.assist_picture import SEAM, Shown, explain, in_words, picture, text_of
-from disco.cli.demonstration.keepers_book import KEEPERS_BOOK
+from disco.cli.demonstration.comparison import Row, beside
 from disco.cli.demonstration.scene import (
     MAINS,
     PRICE,
@@ -29,6 +29,7 @@ from disco.cli.demonstration.scene import (
     messages,
     start_remote,
 )
+from disco.cli.demonstration.texts import KEEPERS_BOOK
 from disco.cli.profile import measure_device
 from disco.client import AsyncDisco
 from disco.client.endpoint_catalog.runtimes import Runtime
@@ -237,6 +238,9 @@ def compare(screen: Screen, records: dict[str, RouteRecord]) -> None:
         )
     screen.line()
     screen.table("The same prompt, answered in three ways", columns, rows)
+    mine, *others = [Row(1, way.removesuffix("_only"), record) for way, record in records.items()]
+    for other in others:
+        screen.line(beside(mine, other), style="bold")
     for way, record in records.items():
         failed = [f"{a.endpoint} failed ({a.failure})" for a in record.attempts if a.failure is not None]
         if failed:

@@ -13,11 +13,13 @@ from disco.cli.demonstration.scene import (
     DemoDevice,
     Keep,
     Scene,
+    Stage,
     as_expected,
     play,
     revive,
     start_remote,
 )
+from disco.cli.demonstration.texts import SAILOR
 from disco.cli.profile import measure_device
 from disco.client.endpoint_catalog.runtimes import Runtime
 
@@ -71,13 +73,16 @@ async def run_chaos(screen: Screen, keep: Keep | None = None, *, runtime: Runtim
         device = DemoDevice(isolation="process", runtime=runtime)
         stack.push_async_callback(device.aclose)
         profile = await measure_device(device.endpoint, screen, name="this-machine", quick=True)
-        remote = await stack.enter_async_context(start_remote(screen, own=False, runtime=runtime))
+        remote = await stack.enter_async_context(
+            start_remote(screen, own=False, runtime=runtime, voice=SAILOR)
+        )
+        stage = Stage(screen, device, profile, remote)
         screen.legend(["device", "server"])
         for number, scene in enumerate(SCENES, 1):
-            record = await play(number, scene, screen, device, profile, remote)
-            if keep is not None:
-                keep(record)
-            survived = survived and as_expected(scene, record)
+            row = await play(stage, number, scene)
+            if row is not None and keep is not None:
+                keep(row.record)
+            survived = survived and row is not None and as_expected(scene, row.record)
         await revive(remote, screen)
     screen.line()
     if survived:

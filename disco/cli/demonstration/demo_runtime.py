@@ -49,6 +49,7 @@ class PrebuiltDemoServer(DemoServer):
                 threads=self.threads,
                 port=self.port,
                 api_key=self._api_key,
+                chat_template=self._chat_template,
             )
         )
 

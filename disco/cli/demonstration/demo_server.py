@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import socket
 import subprocess
 import sys
@@ -65,6 +66,7 @@ class DemoServer:
         api_key: the key that requests must have; None: any key.
         logprobs: whether it gives log probabilities; it then keeps the scores of all tokens, 0.2 GB per 1,000 tokens
             of context for this model.
+        chat_template: of chats, as Jinja source, in place of the model's own.
         timeout_s: how long the start may take, in seconds.
         progress: called from time to time while waiting.
 
@@ -73,7 +75,7 @@ class DemoServer:
         ModelFileError: the model's file is missing or not usable.
     """
 
-    # Mutable: the process and its log file, None when there is none.
+    # Mutable: the process, its log file and the folder of its template, None when there is none.
 
     host = "127.0.0.1"
 
@@ -87,6 +89,7 @@ class DemoServer:
         port: int = 0,
         api_key: str | None = None,
         logprobs: bool = False,
+        chat_template: str | None = None,
         timeout_s: float = 120.0,
         progress: Progress | None = None,
     ) -> None:
@@ -99,6 +102,8 @@ class DemoServer:
         self.timeout_s = timeout_s
         self._api_key = api_key
         self._logprobs = logprobs
+        self._chat_template = chat_template
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
         self.progress = progress
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
@@ -170,6 +175,12 @@ class DemoServer:
         }
         if self._api_key is not None:
             options["api_key"] = self._api_key
+        if self._chat_template is not None:
+            self._folder = tempfile.TemporaryDirectory()
+            told = Path(self._folder.name) / "tokenizer_config.json"
+            marks = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}
+            told.write_text(json.dumps({"chat_template": self._chat_template, **marks}), encoding="utf-8")
+            options |= {"chat_format": "hf-tokenizer-config", "hf_tokenizer_config_path": told}
         arguments = [part for name, value in options.items() for part in (f"--{name}", str(value))]
         return [sys.executable, "-c", _CHILD, *arguments]
 
@@ -233,6 +244,9 @@ class DemoServer:
         if self._log is not None:
             self._log.close()
             self._log = None
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
 
     def __enter__(self) -> Self:
         self.start()

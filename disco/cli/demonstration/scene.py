@@ -1,7 +1,7 @@
-"""The setting of `disco demo`: a real device, a real server far away, and how one scene is played.
+"""The setting of `disco demo`: a real device, real servers far away, and how one scene is played.
 
-Only the distance is simulated: the server runs on this machine behind a proxy that delays it as a
-measured server profile says. The race's winner, the migrations and the failovers are decided live.
+Only the distance is simulated: the servers run on this machine behind a proxy that delays them as a measured server
+profile says. The race's winner, the migrations and the failovers are decided live.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ import anyio.to_thread
 import httpx2
 import openai
 
-from disco.amounts import spent
 from disco.cli.console import Screen
+from disco.cli.demonstration.comparison import COMPLETE, Row, explain
 from disco.cli.demonstration.demo_runtime import server_class
 from disco.cli.demonstration.demo_server import DemoServer
 from disco.cli.demonstration.shaping_proxy import Shaper, shape
-from disco.client import AsyncDisco
+from disco.cli.demonstration.texts import INSTRUCTIONS, voiced
+from disco.client import AsyncDisco, Backup
 from disco.client.endpoint_catalog.runtimes import Runtime, model_endpoint
 from disco.dispatch.presets import (
     CostSection,
@@ -42,18 +43,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BATTERY",
+    "DEFAULT",
     "MAINS",
-    "SAMPLING",
     "DemoDevice",
     "Keep",
     "Remote",
     "Scene",
+    "Stage",
+    "alone",
     "as_expected",
-    "make_client",
     "messages",
     "play",
-    "prepare",
-    "read_instructions",
     "revive",
     "start_remote",
 ]
@@ -61,21 +61,19 @@ __all__ = [
 LOCAL = "smollm2-135m"
 SERVER_PROFILE = "gpt-4o-mini-2024"  # the delays of the simulated distance
 PRICE = (0.15, 0.60)  # USD per million tokens in and out: gpt-4o-mini's, so that the costs are realistic
-SAMPLING: dict[str, Any] = {"temperature": 0.7, "seed": 3}
-KILL_AFTER = 25  # chunks
+SAMPLING: dict[str, Any] = {
+    "temperature": 0.7,
+    "seed": 3,
+    "frequency_penalty": 0.6,
+}  # a small model repeats itself
+KILL_AFTER = 28  # chunks
 KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows has only SIGTERM
 TRIES = 3  # on a busy machine, a race may end the other way; then the scene is repeated
-
-INSTRUCTIONS = (
-    "You are the guide of a small museum by the sea. You tell visitors about ships in bottles, brass instruments, "
-    "charts with sea monsters, letters that were never sent, and the great lamp of the old lighthouse. You use "
-    "plain, warm sentences, never lists, and answer at some length, because the visitors have come a long way."
-)
-
 
 Keep = Callable[[RouteRecord], object]
 """Called with the route record of each answer that a scene shows."""
 
+DEFAULT = "server_only"  # the policy of the default preset, server-first
 MAINS, BATTERY = 4e-12, 2e-8  # USD per 10⁶ FLOPs: a wall socket, an almost empty battery
 
 
@@ -86,14 +84,16 @@ class Scene:
     Attributes:
         title, story: the text for the viewer.
         prompt: the question asked.
-        policy: `race` or `server_only`.
+        policy: of disco's answer.
         exchange_rate: USD per 10⁶ FLOPs of the device's work: mains (low) or an almost empty battery (high).
         delay_quantile: how slow the server is, as a quantile of its profile's TTFT.
         expects: (winner, last writer) that make the scene a success.
         cold: whether the device's model is not loaded yet.
         pace_tps: reading pace in tokens/s while text is banked.
         kills: the side whose process is killed in mid-answer; None: no kill.
+        refused: whether the server refuses the key. Then a backup is there, and no local model.
         max_tokens: limit of the answer. A migration pays only while enough of the answer is left.
+        beside: what is asked the same alone, for comparison: "server", "device".
     """
 
     title: str
@@ -107,7 +107,9 @@ class Scene:
     migrate: bool = True
     pace_tps: float = 8.0
     kills: Literal["server", "device"] | None = None
-    max_tokens: int = 160
+    refused: bool = False
+    max_tokens: int = 100
+    beside: tuple[str, ...] = ("server",)
 
 
 @dataclass
@@ -152,11 +154,35 @@ class DemoDevice:
         await self.endpoint.aclose()
 
 
+@dataclass
+class Stage:
+    """What the scenes of one demonstration share."""
+
+    screen: Screen
+    device: DemoDevice
+    profile: DeviceProfile
+    remote: Remote
+    backup: Remote | None = None
+
+
 @asynccontextmanager
 async def start_remote(
-    screen: Screen, *, own: bool = True, runtime: Runtime = "auto"
+    screen: Screen,
+    *,
+    own: bool = True,
+    runtime: Runtime = "auto",
+    voice: tuple[str, str] | None = None,
+    what: str = "server",
 ) -> AsyncIterator[Remote]:
-    """Yield the user's own server if the environment names one (unless `own` is False), else one started here."""
+    """Yield the user's own server if the environment names one (unless `own` is False), else one started here.
+
+    Args:
+        screen: where it is said.
+        own: whether a server that the environment names is taken.
+        runtime: what runs the model of one that is started here.
+        voice: how that one sounds; None: like the device.
+        what: its name, for the viewer.
+    """
     key = os.environ.get("OPENAI_API_KEY")
     if key and own:
         base_url = os.environ.get("OPENAI_BASE_URL", "https://api.openai.com/v1")
@@ -165,92 +191,109 @@ async def start_remote(
         screen.line(f"Using your server at {shown}, model {model}.")
         yield Remote(base_url, key, model, "auto")
         return
+    template = None if voice is None else voiced(voice)
     async with AsyncExitStack() as stack:
-        with screen.step("Starting a real OpenAI-compatible server in its own process") as progress:
-            process = server_class(runtime)(LOCAL, context_tokens=2048, threads=1, progress=progress)
+        with screen.step(f"Starting a real OpenAI-compatible {what} in its own process") as progress:
+            process = server_class(runtime)(
+                LOCAL,
+                context_tokens=2048,
+                threads=1,
+                api_key="demo-key",
+                chat_template=template,
+                progress=progress,
+            )
             await anyio.to_thread.run_sync(process.start)
         stack.callback(process.stop)
         shaper = await stack.enter_async_context(shape(process.port, 0.0, seed=1))
-        screen.line(
-            f"The server runs here, and answers through a proxy that delays it like {SERVER_PROFILE} (measured TTFT "
-            "quantiles).",
-            style="dim",
-        )
-        # The server's chat route cannot continue a half-written answer, but its plain completions route can. It runs
-        # the same file as the device, so the file's own chat template fits.
-        continuation = Continuation(method="completions", template=str(process.model))
+        # The server's chat route cannot continue a half-written answer, but its plain completions route can. Without a
+        # voice it renders chats by the template in the device's file, which it runs, too.
+        continuation = Continuation(method="completions", template=template or str(process.model))
         yield Remote(shaper.base_url, "demo-key", LOCAL, continuation, process, shaper)
 
 
 async def play(
-    number: int,
-    scene: Scene,
-    screen: Screen,
-    device: DemoDevice,
-    profile: DeviceProfile,
-    remote: Remote,
-    on_text: Callable[[], None] = lambda: None,
-) -> RouteRecord:
+    stage: Stage, number: int, scene: Scene, on_text: Callable[[], None] = lambda: None
+) -> Row | None:
     """Print the scene's story and play the scene; repeat it if it did not go as announced.
 
-    `on_text` is called before each piece of text is shown.
+    `on_text` is called before each piece of text is shown. Returns what became of it; None where there is no record.
     """
+    screen = stage.screen
     screen.line(f"\n{number}. {scene.title}", style="bold")
     screen.line(scene.story, style="dim")
     for attempt in range(1, TRIES + 1):
-        if scene.cold:
-            await device.cool()
-        await revive(remote, screen)
-        await prepare(scene, remote)
-        async with make_client(scene, device, profile, remote) as client:
-            if not scene.cold:
-                await read_instructions(client)
-            if remote.process is None:
-                await client.warm_up()
-            record = await _show(scene, screen, client, device, remote, on_text)
-        explain(screen, record)
-        if as_expected(scene, record) or attempt == TRIES:
-            return record
+        row = await _answered(stage, number, scene, "disco", on_text)
+        if row is not None:
+            explain(screen, row)
+            if as_expected(scene, row.record) or attempt == TRIES:
+                return row
         screen.line(
             "That went another way than announced (on a busy machine a race can end either way). Once more:"
         )
-    raise AssertionError
+    return None
 
 
-async def _show(
-    scene: Scene,
-    screen: Screen,
-    client: AsyncDisco,
-    device: DemoDevice,
-    remote: Remote,
-    on_text: Callable[[], None],
-) -> RouteRecord:
+async def alone(stage: Stage, number: int, scene: Scene, way: str) -> Row | None:
+    """Ask the scene's question of the "server" or the "device" alone, under the same conditions, and show no text."""
+    with stage.screen.step(f"The same question to the {way} alone"):
+        return await _answered(stage, number, scene, way)
+
+
+async def _answered(
+    stage: Stage, number: int, scene: Scene, way: str, on_text: Callable[[], None] | None = None
+) -> Row | None:
+    """Ask once. The text is shown where `on_text` is given."""
+    if scene.cold:
+        await stage.device.cool()
+    await revive(stage.remote, stage.screen)
+    for remote in filter(None, (stage.remote, stage.backup)):
+        await _prepare(scene, remote)
+    async with _client(stage, scene, way) as client:
+        if not scene.cold and not scene.refused and way != "server":
+            await _read_instructions(client)
+        if stage.remote.process is None and way == "disco":
+            await client.warm_up()
+        record, became = await _ask(stage, scene, client, on_text)
+    if record is None:
+        return None
+    return Row(number, way, record, became)
+
+
+async def _ask(
+    stage: Stage, scene: Scene, client: AsyncDisco, on_text: Callable[[], None] | None
+) -> tuple[RouteRecord | None, str]:
     """Ask, and print the answer as it comes, each word in the colour of its writer."""
-    stream = await client.chat.completions.create(
-        model=remote.model,
-        messages=messages(scene.prompt),
-        stream=True,
-        max_tokens=scene.max_tokens,
-        **SAMPLING,
-    )
-    writer = None
-    chunks = 0
-    async for chunk in stream:
-        text = (chunk.choices[0].delta.content or "") if chunk.choices else ""
-        if text:
-            on_text()
-        if text and stream.writer != writer:
-            writer = stream.writer
-            if not screen.is_terminal:
-                screen.stream(f"[{writer}]", writer or "server")
-        screen.stream(text, writer or "server")
-        chunks += 1
-        if scene.kills is not None and chunks == KILL_AFTER:
-            await _kill(scene.kills, device, remote)
-            if not screen.is_terminal:
-                screen.stream(f"[the {scene.kills}'s process is killed]", scene.kills)
-    screen.line()
-    return stream.route
+    screen, writer, chunks, chars = stage.screen, None, 0, 0
+    try:
+        stream: Any = await client.chat.completions.create(
+            model=stage.remote.model,
+            messages=messages(scene.prompt),
+            stream=True,
+            max_tokens=scene.max_tokens,
+            **SAMPLING,
+        )
+        async for chunk in stream:
+            text = (chunk.choices[0].delta.content or "") if chunk.choices else ""
+            chunks, chars = chunks + 1, chars + len(text)
+            if text and on_text is not None:
+                on_text()
+                if stream.writer != writer:
+                    writer = stream.writer
+                    if not screen.is_terminal:
+                        screen.stream(f"[{writer}]", writer or "server")
+                screen.stream(text, writer or "server")
+            if scene.kills is not None and chunks == KILL_AFTER:
+                await _kill(scene.kills, stage.device, stage.remote)
+                if on_text is not None and not screen.is_terminal:
+                    screen.stream(f"[the {scene.kills}'s process is killed]", scene.kills)
+    except openai.OpenAIError as error:
+        status = getattr(error, "status_code", None)
+        became = f"was refused ({status})" if status is not None else f"broke off at character {chars}"
+        return getattr(error, "route", None), became
+    finally:
+        if on_text is not None:
+            screen.line()
+    return stream.route, COMPLETE
 
 
 async def _kill(side: Literal["server", "device"], device: DemoDevice, remote: Remote) -> None:
@@ -261,30 +304,6 @@ async def _kill(side: Literal["server", "device"], device: DemoDevice, remote: R
         os.kill(pid, KILL)
     elif remote.process is not None:
         await anyio.to_thread.run_sync(remote.process.kill)
-
-
-def explain(screen: Screen, record: RouteRecord) -> None:
-    """Print what the route record says, in words."""
-    pace = record.pace
-    parts = [f"{record.winner} wrote first after {pace.ttft_raw_s:.2f} s"]
-    parts += [f"{t.endpoint} lost the race" for t in record.attempts if t.outcome == "lost"]
-    parts += [f"{t.endpoint} lost, and kept its prefill" for t in record.attempts if t.outcome == "parked"]
-    parts += [
-        f"moved from {t.source} to {t.target} at character {t.cut_char} (token {t.cut_tokens}) in {t.took_s:.2f} s, "
-        f"{t.late_tokens} tokens late"
-        for t in record.migrations
-        if t.outcome == "switched" and t.took_s is not None
-    ]
-    parts += [
-        f"a migration to {t.target} was given up ({t.outcome})" for t in record.migrations if t.took_s is None
-    ]
-    parts += [f"{t.endpoint} failed ({t.failure})" for t in record.attempts if t.failure]
-    parts.append(spent(record.bill_usd, record.device_energy_j))
-    screen.line("→ " + "; ".join(parts) + ".")
-    segments = " + ".join(f"{s.endpoint} {s.start_char}…{s.end_char}" for s in record.segments)
-    whole = "exactly what each wrote, nothing twice, nothing missing (checksums agree)"
-    verdict = whole if record.seamless else "SEAM BROKEN: text may stand there twice or be missing"
-    screen.line(f"  record: {segments}: {verdict}.", style="dim")
 
 
 def as_expected(scene: Scene, record: RouteRecord) -> bool:
@@ -298,33 +317,41 @@ def messages(prompt: str) -> list[Any]:
     return [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": prompt}]
 
 
-def _preset(scene: Scene, policy: str | None = None) -> Preset:
-    return Preset(
-        name=policy or scene.policy,
-        dispatch=DispatchSection(policy=policy or scene.policy),
+def _client(stage: Stage, scene: Scene, way: str) -> AsyncDisco:
+    """Make a client for the scene: disco's, or that of "server" or "device" alone."""
+    remote, backup = stage.remote, stage.backup
+    preset = Preset(
+        name=scene.policy if way == "disco" else f"{way}_only",
+        dispatch=DispatchSection(policy=scene.policy if way == "disco" else f"{way}_only"),
         cost=CostSection(exchange_rate=scene.exchange_rate),
-        migration=MigrationSection(enabled=scene.migrate and policy is None),
+        migration=MigrationSection(enabled=scene.migrate and way == "disco"),
         playback=PlaybackSection(pace_tps=scene.pace_tps),
     )
-
-
-def make_client(
-    scene: Scene, device: DemoDevice, profile: DeviceProfile, remote: Remote, policy: str | None = None
-) -> AsyncDisco:
-    """Make a client for the scene; `policy` replaces the scene's policy, for comparison."""
+    others: dict[str, Any] = {}
+    if not scene.refused and way != "server":
+        others |= {"local": stage.device.endpoint, "device_profile": stage.profile}
+    if scene.refused and way == "disco" and backup is not None:
+        kept = Backup(
+            base_url=backup.base_url,
+            api_key=backup.api_key,
+            model=backup.model,
+            price=PRICE,
+            continuation=backup.continuation,
+            name="backup",
+        )
+        others |= {"backups": [kept]}
     return AsyncDisco(
-        local=device.endpoint,
-        preset=_preset(scene, policy),
+        preset=preset,
         base_url=remote.base_url,
-        api_key=remote.api_key,
+        api_key="an-old-key" if scene.refused else remote.api_key,
         continuation=remote.continuation,
-        device_profile=profile,
         server_profile=SERVER_PROFILE,
         price=PRICE if remote.process is not None else None,
+        **others,
     )
 
 
-async def prepare(scene: Scene, remote: Remote) -> None:
+async def _prepare(scene: Scene, remote: Remote) -> None:
     """Set the delay, and make the server cache the instructions, as those of a busy service are cached."""
     if remote.shaper is None:
         return
@@ -334,7 +361,7 @@ async def prepare(scene: Scene, remote: Remote) -> None:
     remote.shaper.delay = float(load_server(SERVER_PROFILE).ttft().quantile(scene.delay_quantile))
 
 
-async def read_instructions(client: AsyncDisco) -> None:
+async def _read_instructions(client: AsyncDisco) -> None:
     """Have the device answer an earlier question of the same visitor, so that it has the instructions cached."""
     await client.chat.completions.create(
         model="any",

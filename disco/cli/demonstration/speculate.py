@@ -7,9 +7,13 @@ the server's, and Q8_0 for a small one of the same family.
 
 from __future__ import annotations
 
+import os
+import secrets
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import anyio
@@ -18,10 +22,11 @@ import anyio.to_thread
 from disco.amounts import joules, money
 from disco.cli.console import Screen
 from disco.cli.demonstration.alongside import repeatedly
+from disco.cli.demonstration.demo_server import DemoServer, Progress
 from disco.cli.demonstration.scene import LOCAL, MAINS, PRICE, Keep
 from disco.cli.demonstration.shaping_proxy import shape
 from disco.cli.demonstration.speculate_picture import DRAFTED, SERVERS, DraftPicture
-from disco.cli.demonstration.verify_server import VerifyServer
+from disco.cli.serving.serve_setup import KEY_VARIABLE, require_extra
 from disco.client import AsyncDisco
 from disco.cost import Totals
 from disco.dispatch.presets import CostSection, DispatchSection, PlaybackSection, Preset
@@ -32,7 +37,7 @@ from disco.endpoints.llamacpp.model.requantised import requantised
 from disco.profiles import user_profile_dir
 from disco.session.records.route_record import RouteRecord
 
-__all__ = ["Answer", "compare", "run_speculate"]
+__all__ = ["Answer", "VerifyServer", "compare", "run_speculate"]
 
 ROUND_TRIP_S: Final = 0.010
 TOKENS: Final = 96
@@ -40,6 +45,54 @@ TARGET, DRAFT = "F32", "Q8_0"
 QUESTION: Final = "Explain in simple words why the sea is salty, and why rivers are not."
 _FRAME_S: Final = 0.05  # between two pictures on a terminal
 _LINE_S: Final = 1.0  # between two lines elsewhere
+
+
+_CHILD = """
+import os, sys, threading
+threading.Thread(target=lambda: (sys.stdin.buffer.read(), os._exit(0)), daemon=True).start()
+from disco.cli import main
+sys.exit(main())
+"""
+
+
+class VerifyServer(DemoServer):
+    """A real verify server in a process of its own: `disco serve --verify`. See `DemoServer`.
+
+    Needs the extra `disco-llm[server]`, too.
+
+    Attributes:
+        key: of the server; made at random.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        context_tokens: int = 1024,
+        threads: int = 1,
+        progress: Progress | None = None,
+    ) -> None:
+        require_extra()
+        self.key = secrets.token_hex(16)
+        super().__init__(
+            model, context_tokens=context_tokens, threads=threads, api_key=self.key, progress=progress
+        )
+
+    def _command(self) -> list[str]:
+        options = {
+            "verify": self.model,
+            "slots": 2,
+            "context": self.context_tokens,
+            "threads": self.threads,
+            "port": self.port,
+            "policy": "private",
+        }
+        arguments = [part for name, value in options.items() for part in (f"--{name}", str(value))]
+        return [sys.executable, "-c", _CHILD, "serve", *arguments]
+
+    def _environment(self) -> dict[str, str]:
+        own = {name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")}
+        return {**own, KEY_VARIABLE: self.key}
 
 
 @dataclass(frozen=True)
