@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -51,3 +53,16 @@ def test_what_a_reader_takes_over_from_these_pages_is_typed(tmp_path):
     command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(tmp_path)]
     ran = subprocess.run(command, check=False, capture_output=True, text=True, timeout=1800, cwd=ROOT)
     assert (ran.returncode, ran.stdout) == (0, ""), ran.stdout + ran.stderr
+
+
+@pytest.mark.slow  # as above, where pyright is installed: it needs Node.js
+def test_the_example_that_people_copy_is_typed_for_pyright_too(tmp_path):
+    pyright = shutil.which("pyright")
+    if pyright is None:
+        pytest.skip("pyright is not installed: pip install pyright")
+    (tmp_path / "app.py").write_bytes((ROOT / "examples" / "web_chat" / "app.py").read_bytes())
+    settings = {"typeCheckingMode": "strict", "extraPaths": [str(ROOT)]}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings), encoding="utf-8")
+    command = [pyright, "--pythonpath", sys.executable]
+    ran = subprocess.run(command, check=False, capture_output=True, text=True, timeout=1800, cwd=tmp_path)
+    assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -55,8 +55,16 @@ def backups() -> list[disco.Backup]:
     return [disco.Backup(base_url=base_url, api_key=os.environ["BACKUP_API_KEY"], model=model)]
 
 
-# CHANGE: what a model may call. The docstring, the fields and their descriptions are what it is told.
-class TimeIn(BaseModel):
+class Tool(BaseModel):
+    """A function that a model may call: its docstring and fields are what the model is told."""
+
+    def run(self) -> str:
+        """Return the result, for the model."""
+        raise NotImplementedError
+
+
+# CHANGE: what your application can look up or do. Check here what the user may do: the arguments are a model's words.
+class TimeIn(Tool):
     """The date and the time of day, now, in a time zone."""
 
     zone: str = Field(description="IANA name of the time zone, such as Europe/Paris")
@@ -67,7 +75,7 @@ class TimeIn(BaseModel):
         return f"{datetime.now(ZoneInfo(self.zone)):%A, %d %B %Y, %H:%M}"
 
 
-TOOLS = {"TimeIn": TimeIn}
+TOOLS: dict[str, type[Tool]] = {"TimeIn": TimeIn}
 
 
 class Title(BaseModel):
@@ -100,7 +108,7 @@ class Bill:
 
     def add(self, route: disco.RouteRecord) -> None:
         self.usd += route.bill_usd
-        self.device_energy_j += route.device_energy_j or 0.0
+        self.device_energy_j += route.device_energy_j or 0.0  # None: not known
 
 
 @dataclass
@@ -117,8 +125,13 @@ class Call:
             self.name = part.function.name or self.name
             self.arguments += part.function.arguments or ""
 
+    def told(self) -> dict[str, object]:
+        """Return the call as a part of a message, for the next request."""
+        function = {"name": self.name, "arguments": self.arguments}
+        return {"id": self.id, "type": "function", "function": function}
+
     def run(self) -> str:
-        """Return the result, or for the model to read, what was wrong with the call."""
+        """Return the result or, for the model to read, what was wrong with the call."""
         if self.name not in TOOLS:
             return f"There is no function {self.name}."
         try:
@@ -181,6 +194,7 @@ async def answer(
     """Yield server-sent events: the text with its writer, each function's result, facts on each request, an error."""
     async with conversation.turn:
         messages = [*conversation.messages, {"role": "user", "content": question.text}]
+        tools = [openai.pydantic_function_tool(tool) for tool in TOOLS.values()]
         text = ""
         try:
             for _ in range(MOST_ROUNDS):
@@ -190,9 +204,7 @@ async def answer(
                     messages=messages,
                     max_tokens=400,
                     stream=True,
-                    tools=[openai.pydantic_function_tool(tool) for tool in TOOLS.values()]
-                    if question.tools
-                    else openai.omit,
+                    tools=tools if question.tools else openai.omit,
                 )
                 async with stream:
                     async for chunk in stream:
@@ -203,14 +215,16 @@ async def answer(
                             calls.setdefault(part.index, Call()).add(part)
                         if delta.content:
                             text += delta.content
-                            yield event(
-                                text=delta.content, writer=stream.writer, buffered=stream.buffered_tokens
-                            )
+                            shown = {"writer": stream.writer, "buffered": stream.buffered_tokens}
+                            yield event(text=delta.content, **shown)
                 yield event(**facts(stream.route))
                 if not calls:
                     break
                 results = {call.id: call.run() for call in calls.values()}
-                messages += called(text, list(calls.values()), results)
+                told = [call.told() for call in calls.values()]
+                messages.append({"role": "assistant", "content": text or None, "tool_calls": told})
+                messages += [{"role": "tool", "tool_call_id": i, "content": r} for i, r in results.items()]
+                text = ""
                 for call in calls.values():
                     yield event(call=f"{call.name}({call.arguments})", result=results[call.id])
         except openai.OpenAIError as error:
@@ -218,29 +232,22 @@ async def answer(
             route = disco.evidence(error).route  # None where no endpoint was asked
             yield event(error=str(error), **({} if route is None else facts(route)))
         finally:
-            if text:  # what was read belongs to the conversation, also if the answer was stopped or broke off
-                conversation.messages = [*messages, {"role": "assistant", "content": text}]
-
-
-def called(text: str, calls: list[Call], results: Mapping[str, str]) -> list[Mapping[str, object]]:
-    """Return the messages that tell the model what it has called, and with which result."""
-    made = [
-        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-        for call in calls
-    ]
-    return [
-        {"role": "assistant", "content": text or None, "tool_calls": made},
-        *({"role": "tool", "tool_call_id": name, "content": result} for name, result in results.items()),
-    ]
+            # What was read stays in the conversation, also if the answer was stopped or broke off.
+            if text:
+                messages.append({"role": "assistant", "content": text})
+            if messages[-1]["role"] != "user":
+                conversation.messages = messages
 
 
 async def title_of(client: disco.AsyncDisco, model: str, conversation: Conversation) -> str | None:
     """Return what a conversation is about; None if no model says so. It is a request like any other, and billed."""
-    wish = {"role": "user", "content": "Give this conversation a title."}
+    async with conversation.turn:  # an answer that was just stopped is in it by then
+        messages = [*conversation.messages[:1], *conversation.messages[-1:]]
+    messages.append({"role": "user", "content": "Give this conversation a title."})
     try:
         completion = await client.chat.completions.parse(
             model=model,
-            messages=[*conversation.messages[:1], *conversation.messages[-1:], wish],
+            messages=messages,
             max_tokens=40,
             response_format=Title,
         )
@@ -268,29 +275,18 @@ def event(**data: object) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Chat in the browser.")
     parser.add_argument("--port", type=int, default=8000)
-    parser.add_argument(
-        "--demo-server", action="store_true", help="a server that needs no key, to try it with"
-    )
+    parser.add_argument("--demo-server", action="store_true", help="try it with a server that needs no key")
     given = parser.parse_args()
-    model, base_url, api_key, price = (
-        MODEL,
-        None,
-        None,
-        PRICE,
-    )  # None: from OPENAI_BASE_URL and OPENAI_API_KEY
-    bill = Bill()
+    model, price, budget, bill = MODEL, PRICE, BUDGET, Bill()
     with ExitStack() as stack:
         if given.demo_server:
             server = stack.enter_context(server_class("auto")(LOCAL))
-            model, base_url, api_key, price = server.model_name, server.base_url, "none", (0.15, 0.60)
+            os.environ |= {"OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "none"}
+            model, price = server.model_name, (0.15, 0.60)
+            budget = disco.Budget(usd=5, per="month", account="web-chat-demo")
+        # No preset is named: the server answers, and the others take over when it fails, refuses or is late.
         client = disco.AsyncDisco(
-            local=LOCAL,
-            backups=backups(),
-            budget=BUDGET,
-            base_url=base_url,
-            api_key=api_key,
-            price=price,
-            on_route=bill.add,
+            local=LOCAL, backups=backups(), budget=budget, price=price, on_route=bill.add
         )
         print(f"Open http://127.0.0.1:{given.port}")
         uvicorn.run(create_app(client, model, bill), host="127.0.0.1", port=given.port, log_level="warning")
