@@ -27,9 +27,10 @@ class Reason:
 
     Attributes:
         endpoint: its name.
-        does: see `Does`.
+        does: "starts" (at once or later), "stands_by" (it may take over), "rests" (it may take over last), or
+            "left_out".
         after_s: of one that starts, how long after the request, s.
-        code: the rule, one of `CODES`.
+        code: the rule; docs/concepts/why.md has all of them.
         value, limit: the number that decided and what it was compared with, in the unit of the code; None: there is
             none.
         source, seen: where the number is from, and how many observations that are; see `plan.Source`.
@@ -243,7 +244,7 @@ CODES: Mapping[tuple[Does, str], str] = {
     ): "{endpoint} stands by: it would be done later than the one that starts ({value_s})",
     ("stands_by", "plugin"): "{endpoint} stands by: the policy {what} does not start it",
     # rests
-    ("rests", "failures"): "{endpoint} rests{rest_s}: it failed {seen} times ({what})",
+    ("rests", "failures"): "{endpoint} rests{rest_s}: it failed {times} ({what})",
     ("rests", "rate_limit"): "{endpoint} rests{rest_s}: it asked for fewer requests",
     ("rests", "probed"): "{endpoint} rests: it had failed ({what}), and another request tries it now",
     ("rests", "offline"): "{endpoint} rests: this machine has no route to it",
@@ -279,7 +280,7 @@ def sentence(reason: Reason) -> str:
         "endpoint": reason.endpoint,
         "code": reason.code,
         "what": reason.what,
-        "seen": reason.seen,
+        "times": "once" if reason.seen == 1 else f"{reason.seen} times",
         "value": 0.0 if value is None else value,
         "value_s": _seconds(value),
         "limit_s": _seconds(limit),

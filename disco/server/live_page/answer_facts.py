@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from disco.client.live_driver import LiveSession
 from disco.cost import Phase
+from disco.reasons import sentence
 from disco.session.attempt.attempt_state import AttemptState
 from disco.session.records.route_record import RouteRecord
 from disco.timeline.lanes import end_of, lanes_of
@@ -105,6 +106,7 @@ def finished_facts(route: RouteRecord, lost: Collection[Phase]) -> dict[str, Any
             for mark in marks_of(route, lanes)
             if mark.kind not in _PLAIN
         ],
+        "why": [sentence(reason) for reason in route.why],
     }
 
 

@@ -104,6 +104,7 @@ def test_a_failure_is_shown_with_who_took_over_and_what_was_lost():
         assert [lane["endpoint"] for lane in done["lanes"]] == ["device", "attic"]
         assert [mark["kind"] for mark in done["marks"]] == ["failed", "taken_over"]
         assert "crashed" in done["marks"][0]["text"]
+        assert [said.split(":")[0] for said in done["why"]] == ["device starts", "attic stands by"]
         assert list(done["wrote"]) == ["device", "attic"]
         assert sum(e["losers_usd"] for e in seen["models"][0]["endpoints"]) == pytest.approx(
             done["losers_usd"]
