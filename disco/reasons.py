@@ -48,6 +48,9 @@ class Reason:
     what: str = ""
 
 
+_REFUSALS = ("account", "model")  # `FailureKind`s that one refusal shows
+
+
 def reasons_of(plan: Plan, candidates: Mapping[str, Candidate]) -> tuple[Reason, ...]:
     """Return why each endpoint starts, stands by, rests or is left out, in this order.
 
@@ -62,7 +65,9 @@ def reasons_of(plan: Plan, candidates: Mapping[str, Candidate]) -> tuple[Reason,
     first = candidates.get(plan.starts[0].endpoint)
     for name in plan.fallbacks:
         if (rest := resting.get(name)) is not None:
-            why = Why(rest.reason, rest.for_s, None, "own", rest.failures, rest.failure or "")
+            refused = rest.reason == "failures" and rest.failure in _REFUSALS
+            code = rest.failure if refused and rest.failure else rest.reason
+            why = Why(code, rest.for_s, None, "own", rest.failures, rest.failure or "")
             reasons.append(_reason(name, "rests", why))
         elif (cut := cuts.get(name)) is not None:
             reasons.append(_reason(name, "stands_by", Why(f"budget_{cut.why}", what=cut.what)))
@@ -244,7 +249,9 @@ CODES: Mapping[tuple[Does, str], str] = {
     ): "{endpoint} stands by: it would be done later than the one that starts ({value_s})",
     ("stands_by", "plugin"): "{endpoint} stands by: the policy {what} does not start it",
     # rests
-    ("rests", "failures"): "{endpoint} rests{rest_s}: it failed {times} ({what})",
+    ("rests", "failures"): "{endpoint} rests{rest_s}: it failed {seen} times ({what})",
+    ("rests", "account"): "{endpoint} rests{rest_s}: it refuses its key or its account",
+    ("rests", "model"): "{endpoint} rests{rest_s}: it does not have the model",
     ("rests", "rate_limit"): "{endpoint} rests{rest_s}: it asked for fewer requests",
     ("rests", "probed"): "{endpoint} rests: it had failed ({what}), and another request tries it now",
     ("rests", "offline"): "{endpoint} rests: this machine has no route to it",
@@ -280,7 +287,7 @@ def sentence(reason: Reason) -> str:
         "endpoint": reason.endpoint,
         "code": reason.code,
         "what": reason.what,
-        "times": "once" if reason.seen == 1 else f"{reason.seen} times",
+        "seen": reason.seen,
         "value": 0.0 if value is None else value,
         "value_s": _seconds(value),
         "limit_s": _seconds(limit),
@@ -329,6 +336,8 @@ _RULES: Mapping[str, str] = {
     "plugin": "the policy of a package decides",
     "reserve": "it is the reserve",
     "failures": "it rested after failures",
+    "account": "it rested, for it refused its key or its account",
+    "model": "it rested, for it does not have the model",
     "rate_limit": "it rested after a rate limit",
     "probed": "another request tried it after failures",
     "offline": "this machine had no route to it",

@@ -96,6 +96,7 @@ def finished_facts(route: RouteRecord, lost: Collection[Phase]) -> dict[str, Any
             for name, sums in route.ledger.by_endpoint().items()
         },
         "wrote": wrote,
+        "why": [sentence(reason) for reason in route.why],
         "total_s": _round(end_of(route)),
         "lanes": [
             {"endpoint": lane.endpoint, "spans": [_span(s.kind, s.start_s, s.end_s) for s in lane.spans]}
@@ -106,7 +107,6 @@ def finished_facts(route: RouteRecord, lost: Collection[Phase]) -> dict[str, Any
             for mark in marks_of(route, lanes)
             if mark.kind not in _PLAIN
         ],
-        "why": [sentence(reason) for reason in route.why],
     }
 
 

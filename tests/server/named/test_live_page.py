@@ -69,6 +69,7 @@ def test_an_answer_is_shown_while_it_is_written_and_then_with_its_costs():
             (done,) = seen["finished"]
             assert (done["n"], done["state"], done["finish_reason"]) == (running["n"], "done", "stop")
             assert done["wrote"].keys() == done["spent"].keys() == {"device"}
+            assert any(why.startswith("device starts") for why in done["why"])
             assert (done["bill_usd"], done["device_energy_j"]) == (
                 0.0,
                 None,
@@ -104,7 +105,6 @@ def test_a_failure_is_shown_with_who_took_over_and_what_was_lost():
         assert [lane["endpoint"] for lane in done["lanes"]] == ["device", "attic"]
         assert [mark["kind"] for mark in done["marks"]] == ["failed", "taken_over"]
         assert "crashed" in done["marks"][0]["text"]
-        assert [said.split(":")[0] for said in done["why"]] == ["device starts", "attic stands by"]
         assert list(done["wrote"]) == ["device", "attic"]
         assert sum(e["losers_usd"] for e in seen["models"][0]["endpoints"]) == pytest.approx(
             done["losers_usd"]
