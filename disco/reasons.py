@@ -27,9 +27,10 @@ class Reason:
 
     Attributes:
         endpoint: its name.
-        does: see `Does`.
+        does: "starts" (at once or later), "stands_by" (it may take over), "rests" (it may take over last), or
+            "left_out".
         after_s: of one that starts, how long after the request, s.
-        code: the rule, one of `CODES`.
+        code: the rule; docs/concepts/why.md has all of them.
         value, limit: the number that decided and what it was compared with, in the unit of the code; None: there is
             none.
         source, seen: where the number is from, and how many observations that are; see `plan.Source`.
