@@ -50,10 +50,10 @@ anything is known, a profile of this endpoint, what a server published of itself
 
 
 class Why(NamedTuple):
-    """What a choice of a plan was made by, as numbers; `dispatch.reasons` has the words.
+    """What a choice of a plan was made by, as numbers; `disco.reasons` has the words.
 
     Attributes:
-        code: which rule chose; `dispatch.reasons` lists the codes.
+        code: which rule chose; `disco.reasons` lists the codes.
         value: the number that decided, in the unit of the code (s, tokens, or a share); None: there was none.
         limit: what it was compared with, in the same unit.
         source: where `limit` is from, or `value` where there is no limit.

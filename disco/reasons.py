@@ -27,9 +27,10 @@ class Reason:
 
     Attributes:
         endpoint: its name.
-        does: see `Does`.
+        does: "starts" (at once or later), "stands_by" (it may take over), "rests" (it may take over last), or
+            "left_out".
         after_s: of one that starts, how long after the request, s.
-        code: the rule, one of `CODES`.
+        code: the rule; docs/concepts/why.md has all of them.
         value, limit: the number that decided and what it was compared with, in the unit of the code; None: there is
             none.
         source, seen: where the number is from, and how many observations that are; see `plan.Source`.
@@ -47,6 +48,9 @@ class Reason:
     what: str = ""
 
 
+_REFUSALS = ("account", "model")  # `FailureKind`s that one refusal shows
+
+
 def reasons_of(plan: Plan, candidates: Mapping[str, Candidate]) -> tuple[Reason, ...]:
     """Return why each endpoint starts, stands by, rests or is left out, in this order.
 
@@ -61,7 +65,9 @@ def reasons_of(plan: Plan, candidates: Mapping[str, Candidate]) -> tuple[Reason,
     first = candidates.get(plan.starts[0].endpoint)
     for name in plan.fallbacks:
         if (rest := resting.get(name)) is not None:
-            why = Why(rest.reason, rest.for_s, None, "own", rest.failures, rest.failure or "")
+            refused = rest.reason == "failures" and rest.failure in _REFUSALS
+            code = rest.failure if refused and rest.failure else rest.reason
+            why = Why(code, rest.for_s, None, "own", rest.failures, rest.failure or "")
             reasons.append(_reason(name, "rests", why))
         elif (cut := cuts.get(name)) is not None:
             reasons.append(_reason(name, "stands_by", Why(f"budget_{cut.why}", what=cut.what)))
@@ -244,6 +250,8 @@ CODES: Mapping[tuple[Does, str], str] = {
     ("stands_by", "plugin"): "{endpoint} stands by: the policy {what} does not start it",
     # rests
     ("rests", "failures"): "{endpoint} rests{rest_s}: it failed {seen} times ({what})",
+    ("rests", "account"): "{endpoint} rests{rest_s}: it refuses its key or its account",
+    ("rests", "model"): "{endpoint} rests{rest_s}: it does not have the model",
     ("rests", "rate_limit"): "{endpoint} rests{rest_s}: it asked for fewer requests",
     ("rests", "probed"): "{endpoint} rests: it had failed ({what}), and another request tries it now",
     ("rests", "offline"): "{endpoint} rests: this machine has no route to it",
@@ -328,6 +336,8 @@ _RULES: Mapping[str, str] = {
     "plugin": "the policy of a package decides",
     "reserve": "it is the reserve",
     "failures": "it rested after failures",
+    "account": "it rested, for it refused its key or its account",
+    "model": "it rested, for it does not have the model",
     "rate_limit": "it rested after a rate limit",
     "probed": "another request tried it after failures",
     "offline": "this machine had no route to it",

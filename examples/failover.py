@@ -10,18 +10,12 @@ import asyncio
 
 from disco import AsyncDisco
 from disco.cli.demonstration.demo_server import DemoServer
-from disco.dispatch import load_preset
-
-# The server answers every request; the device answers only after a failure.
-SERVER_FIRST = load_preset(
-    {"name": "server-first", "dispatch": {"policy": "server_only"}, "migration": {"enabled": False}}
-)
 
 
 async def main(server: DemoServer) -> None:
+    # No preset is named: the server answers, and the device takes over when it fails.
     async with AsyncDisco(
         local="smollm2-135m",
-        preset=SERVER_FIRST,
         base_url=server.base_url,
         api_key="none",  # this server checks no key
         price=(

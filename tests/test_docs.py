@@ -112,9 +112,9 @@ def named(pattern: str, texts: dict[Path, str] = TEXTS) -> set[str]:
 
 
 def test_what_is_named_exists():
-    text = " ".join(TEXTS[ROOT / "README.md"].split())
-    (sentence,) = re.findall(r"The presets: (.*?)\. ", text)
-    assert set(re.findall(r"`([a-z-]+)`", sentence)) == set(available_presets())
+    for page in (ROOT / "README.md", ROOT / "docs" / "start" / "choose-preset.md"):
+        rows = set(re.findall(r"^\|(?: [^|`]* \|)? `([a-z-]+)`", TEXTS[page], re.MULTILINE))
+        assert rows == set(available_presets()), page.name
     for name in named(r'preset="([a-z-]+)"'):
         load_preset(name)
     files = named(r"`((?:disco|tests|docs|policies|profiles|examples)/[\w./*-]*)`", PROSE)

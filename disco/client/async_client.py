@@ -213,12 +213,12 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
             model and the server's host (docs/how-to/prices.md).
         tiers: models between the local one and the server, from the smallest to the best: `disco.Tier`, `disco.Split`,
             endpoints of installed packages (as for `local`), or endpoint objects (which the caller closes). With them,
-            no `api_key` is needed. Under `preset="cascade"` an answer may rise through them; under other presets they
-            are further servers.
+            no `api_key` is needed. Where no preset is named, they take over behind the backups, the best first. Under
+            `preset="cascade"` an answer may rise through them; under other presets they are further servers.
         backups: further servers, each with its own URL, key, model and price (`disco.Backup`), or endpoints of
-            installed packages (as for `local`). When the first server fails, cools down or refuses, the cheapest
-            backup takes its place in the preset's policy. Backups get neither requests that must stay on this machine
-            nor calls that pass through.
+            installed packages (as for `local`). When the first server fails, refuses or is late, they take over, the
+            cheapest first; while it cools down, the cheapest takes its place in the preset's policy. Backups get
+            neither requests that must stay on this machine nor calls that pass through.
         histories: where a cascade keeps the scores of its tiers between runs, numbers only: a file, or a
             `disco.judging.HistoryStore`. None: in the state file; without one, they last as long as the client.
         state: the state file, in which all programs of this user on this machine keep what they learnt and spent:

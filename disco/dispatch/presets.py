@@ -60,8 +60,9 @@ class DispatchSection(Section):
             of it is used. Under "optimal_wait", 0 minimises the mean TTFT; a share above 0 also keeps P99 no worse
             than under "wait_time" with that share.
         takeover: names of endpoints in the order in which they take over when another one fails, refuses or is late;
-            the others come behind them, in the policy's order. That is: under "server_only" servers in the user's order
-            (backups, then tiers from the best to the smallest) before devices; under other policies the cheapest first.
+            the others come behind them, in the policy's order. That is: under "server_only" servers (backups, the
+            cheapest first, then tiers from the best to the smallest) before devices; under other policies the cheapest
+            first, and backups last.
         when_busy: what happens to a prompt that the budget would leave to a device which has other answers to write
             first. "server": where the server's first word would come sooner, the server starts, too; that is counted,
             and never refused. "wait": it starts only where the budget has room.

@@ -24,6 +24,7 @@ from disco.cost.ledger import Charge
 from disco.dispatch.presets import Preset
 from disco.events import SpeculationReport
 from disco.plan import BudgetCut, CoolDown, Power
+from disco.reasons import Reason
 from disco.session.records import route_record, shadow_record
 from disco.session.records.assist_record import AssistRecord
 
@@ -59,7 +60,8 @@ What happened to one answer, in numbers and names, never text: `stream.route` at
 servers, USD. `route.device_energy_j` is the energy of your own machines, J: an [estimate](metrics.md#energy) unless the
 device's profile has measured it, and None where it is not known. `route.policy_cost` is what policies count: the bill,
 plus the energy at the preset's exchange rate. `route.seamless` is true when every part reached the reader as its writer
-wrote it. `route.failovers` are the pairs of a failed attempt and the one that replaced it. `route.to_dict()` and
+wrote it. `route.failovers` are the pairs of a failed attempt and the one that replaced it. `route.why` says why each
+endpoint started, stood by, rested or was left out: [why did it do that?](../concepts/why.md) `route.to_dict()` and
 `route.to_json()` write it all.
 """
 Subcommands = argparse._SubParsersAction  # noqa: SLF001 - argparse has no public way to ask a parser what it takes
@@ -219,6 +221,7 @@ RECORD = {
     "judgements": route_record.JudgementRecord,
     "assist": AssistRecord,
     "power": Power,
+    "why": Reason,
     "shadow": shadow_record.ShadowRecord,
     "shadow.plan, shadow.real": shadow_record.PlanRecord,
     "shadow.endpoints": shadow_record.ShadowEndpoint,

@@ -148,7 +148,7 @@ class StrictFront:
 
 
 def prompts(seed: int, count: int) -> list[list[dict[str, str]]]:
-    """Questions of 30 to 110 tokens, as the app's users ask them."""
+    """Questions of 30 to 80 tokens, as the app's users ask them."""
     draw = random.Random(seed)
     return [
         [
@@ -156,7 +156,7 @@ def prompts(seed: int, count: int) -> list[list[dict[str, str]]]:
                 "role": "user",
                 "content": draw.choice(ASKS).format(draw.choice(SUBJECTS))
                 + " "
-                + FILLER * draw.randint(1, 6),
+                + FILLER * draw.randint(1, 4),
             }
         ]
         for _ in range(count)
@@ -245,7 +245,7 @@ async def main() -> None:
         requests=(300, "of each arm and load"),
         block=(30, "requests of one arm before the next one's turn"),
         users=([1, 6, 20], "loads"),
-        tokens=(12, "of each answer at most"),
+        tokens=(6, "of each answer at most"),
         presets=([*PRESETS], "beside nothing said"),
         json=("", "write the figures to this file, too"),
     )

@@ -77,6 +77,11 @@ async def every_branch() -> list[Any]:
     refuses = MemoryServer(
         Reply([b'{"error": {"message": "no"}}'], 503, {"content-type": "application/json"})
     )
+    unpaid = MemoryServer(
+        Reply([b'{"error": {"message": "pay"}}'], 402, {"content-type": "application/json"})
+    )
+    no_model = b'{"error": {"message": "no such model", "code": "model_not_found"}}'
+    gone = MemoryServer(Reply([no_model], 404, {"content-type": "application/json"}))
     low = lambda: PowerReadings(on_battery=True, battery_share=0.1)  # noqa: E731
     budget = {"server_tokens": 400, "window_s": 3600.0}
     near = Near("near", SimulatedProfile(answer="Near."), place="server")
@@ -103,6 +108,8 @@ async def every_branch() -> list[Any]:
         await routes_of(options={"local_only": True}),
         await routes_of(options={"reach": "own"}, tiers=[near], asks=2),
         await routes_of(server=refuses),
+        await routes_of(server=unpaid, asks=3),
+        await routes_of(server=gone, asks=3),
         await routes_of(preset="balanced", power=low),
         await routes_of(budget=budget, preset="fast", state=False),
         await routes_of(local=here(context_tokens=100), words=(20, 300)),

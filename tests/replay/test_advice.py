@@ -194,7 +194,7 @@ def test_the_summary_takes_the_bill_and_the_energy_that_a_record_names(tmp_path,
     path.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
     text = "\n".join(said(capsys, "show", str(path), "--summary"))
     assert "Paid to servers: 2.00 $, 1.00 $ per request." in text
-    assert "24 J" in text
+    assert "Energy of this machine: 24 J." in text
 
 
 def test_the_summary_groups_the_reasons_of_plans(tmp_path, capsys):

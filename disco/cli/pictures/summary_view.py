@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from disco.amounts import money
+from disco.amounts import joules, money
 from disco.cli.console import Screen
 from disco.reasons import rule_words
 from disco.timeline.recording_summary import (
@@ -41,7 +41,7 @@ def show_summary(screen: Screen, summary: RecordingSummary, path: Path) -> None:
     )
     screen.table(
         "",
-        ("endpoint", "asked in", "of", "first word", "failed"),
+        ("endpoint", "asked in", "of", "wrote first", "failed"),
         [_used(name, use) for name, use in summary.endpoints.items()],
     )
     for line in _reasons(summary):
@@ -49,7 +49,7 @@ def show_summary(screen: Screen, summary: RecordingSummary, path: Path) -> None:
     each = f", {money(summary.bill_usd / summary.requests)} per request" if summary.requests > 1 else ""
     screen.line(f"Paid to servers: {money(summary.bill_usd)}{each}.")
     if summary.device_energy_j is not None:
-        screen.line(f"Energy of this device: {summary.device_energy_j:,.0f} J.")
+        screen.line(f"Energy of this machine: {joules(summary.device_energy_j)}.")
     screen.line(f"Should something change? disco tune {path}", style="dim")
 
 

@@ -29,9 +29,10 @@ PRICE_FORM = (
 class Tier:
     """A model behind an OpenAI-compatible API, between the local model and the server of the client.
 
-    Under `policy="cascade"`, tiers answer in the order of `tiers=[...]`: the local model, the first tier, the next
-    ones, the server. Under any other policy a tier is one more server: the cheapest one takes part, and the others
-    take over when it fails.
+    Under `preset="cascade"`, tiers answer in the order of `tiers=[...]`: the local model, the first tier, the next
+    ones, the server. Under `server-first`, which applies where no preset is named, they take over behind the server and
+    its backups, the best first. Under any other preset a tier is one more server: the cheapest one takes part, and the
+    others take over when it fails.
 
     Attributes:
         base_url: the address of its API. Not in repr, because it may contain a password.

@@ -25,7 +25,8 @@ most. So plans follow the room before that: with little room left, a policy plan
 room, with more (`level_at`). Then few requests are refused, and what one request was refused is not lost to the next.
 
 The promise covers what a policy starts, and what starts because an endpoint is silent. An endpoint that takes over
-after a failure, or writes while a model is loaded, is counted, and never refused.
+after a failure, writes while a model is loaded, or starts because the device has other answers to write first, is
+counted, and never refused.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class PresetChoice:
 
 
 def write_preset(choice: PresetChoice, path: str | os.PathLike[str], *, summary: str, comment: str) -> Preset:
-    """Write a preset that `AsyncDisco(policy=path)` loads.
+    """Write a preset that `AsyncDisco(preset=Path(path))` loads.
 
     Args:
         choice: the settings.

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from disco.client.live_driver import LiveSession
 from disco.cost import Phase
+from disco.reasons import sentence
 from disco.session.attempt.attempt_state import AttemptState
 from disco.session.records.route_record import RouteRecord
 from disco.timeline.lanes import end_of, lanes_of
@@ -95,6 +96,7 @@ def finished_facts(route: RouteRecord, lost: Collection[Phase]) -> dict[str, Any
             for name, sums in route.ledger.by_endpoint().items()
         },
         "wrote": wrote,
+        "why": [sentence(reason) for reason in route.why],
         "total_s": _round(end_of(route)),
         "lanes": [
             {"endpoint": lane.endpoint, "spans": [_span(s.kind, s.start_s, s.end_s) for s in lane.spans]}

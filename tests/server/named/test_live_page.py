@@ -69,6 +69,7 @@ def test_an_answer_is_shown_while_it_is_written_and_then_with_its_costs():
             (done,) = seen["finished"]
             assert (done["n"], done["state"], done["finish_reason"]) == (running["n"], "done", "stop")
             assert done["wrote"].keys() == done["spent"].keys() == {"device"}
+            assert any(why.startswith("device starts") for why in done["why"])
             assert (done["bill_usd"], done["device_energy_j"]) == (
                 0.0,
                 None,
