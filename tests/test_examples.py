@@ -21,7 +21,9 @@ def run(name: str, cwd: Path, **environment: str) -> str:
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("OPENAI_")}
     given = {"cwd": cwd, "environment": inherited | environment, "timeout_s": 600.0}  # they take seconds
     printed, complaints = run_script(ROOT / "examples" / name, **given)
-    assert complaints == "", "an example neither warns nor logs"
+    # The price of a model at a server of this machine is in no table: people are told, once.
+    told = [line for line in complaints.splitlines() if "is in no price table" not in line]
+    assert told == [], "an example neither warns nor logs"
     return printed
 
 

@@ -167,7 +167,7 @@ def prompts(seed: int, count: int) -> list[list[dict[str, str]]]:
 class Found:
     """What one arm did under one load: per turn the first words, s; who answered; who wrote which first word."""
 
-    firsts: list[list[float]] = field(default_factory=list)
+    firsts: dict[int, list[float]] = field(default_factory=dict)
     winners: Counter[str] = field(default_factory=Counter)
     usd: float = 0.0
     errors: Counter[str] = field(default_factory=Counter)
@@ -205,7 +205,9 @@ async def ask(client: Any, messages: Any, tokens: int, found: Found, name: str) 
     return first_s
 
 
-async def block(client: Any, name: str, asked: list[Any], users: int, tokens: int, found: Found) -> None:
+async def block(
+    client: Any, name: str, asked: list[Any], users: int, tokens: int, found: Found, turn: int
+) -> None:
     """All users ask one after another question, until the block's questions are asked."""
     left, firsts = iter(asked), []
 
@@ -218,41 +220,40 @@ async def block(client: Any, name: str, asked: list[Any], users: int, tokens: in
     async with asyncio.TaskGroup() as group:
         for _ in range(users):
             group.create_task(user())
-    found.firsts.append(firsts)
+    found.firsts[turn] = firsts
 
 
 def ratios(mine: Found, other: Found, share: float) -> tuple[float, float]:
-    """The ratio of a quantile to another arm's, over all turns, and its upper 95 % bound (bootstrap over turns)."""
+    """The ratio of a quantile to another arm's, and its upper 95 % bound, by bootstrap over the turns of both."""
     draw = np.random.default_rng(1)
-    turns = min(len(mine.firsts), len(other.firsts))
+    turns = sorted(mine.firsts.keys() & other.firsts.keys())
 
     def of(chosen: Any) -> float:
-        both = (np.concatenate([np.asarray(arm.firsts[n]) for n in chosen]) for arm in (mine, other))
+        both = (np.concatenate([np.asarray(arm.firsts[turns[n]]) for n in chosen]) for arm in (mine, other))
         a, b = (float(np.quantile(values, share)) for values in both)
         return a / b
 
-    drawn = [of(draw.integers(0, turns, turns)) for _ in range(1000)]
-    return of(range(turns)), float(np.quantile(drawn, 0.95))
+    drawn = [of(draw.integers(0, len(turns), len(turns))) for _ in range(1000)]
+    return of(range(len(turns))), float(np.quantile(drawn, 0.95))
 
 
 def quantile(found: Found, share: float) -> float:
-    return float(np.quantile(np.concatenate([np.asarray(turn) for turn in found.firsts]), share))
+    return float(np.quantile(np.concatenate([np.asarray(turn) for turn in found.firsts.values()]), share))
 
 
 async def main() -> None:
     given = options(
         __doc__,
-        requests=(300, "of each arm and load"),
-        block=(30, "requests of one arm before the next one's turn"),
+        requests=(300, "of nothing said and of the server alone, at each load"),
+        others=(3, "the other arms take part in every n-th turn only"),
+        block=(3, "requests of each user, and at least 6 in all, before the next arm's turn"),
         users=([1, 6, 20], "loads"),
         tokens=(6, "of each answer at most"),
         presets=([*PRESETS], "beside nothing said"),
         json=("", "write the figures to this file, too"),
     )
     names = [SERVER_ALONE, DEVICE_ALONE, NOTHING, *given.presets]
-    print(
-        f"{given.requests} requests an arm and load, blocks of {given.block}, {given.tokens} tokens an answer"
-    )
+    print(f"{given.requests} requests of an arm and load, at most {given.tokens} tokens an answer")
     figures: dict[str, Any] = {}
     with native_llama_server(slots=max(given.users), context_tokens=512) as llama:
         async with StrictFront(llama.base_url, llama.model).running() as front:
@@ -262,13 +263,14 @@ async def main() -> None:
                     if isinstance(client, AsyncDisco):
                         await client.warm_up()
                 found = {name: Found() for name in names}
-                turns = -(-given.requests // given.block)
-                for turn in range(-1, turns):  # the first turn warms up
-                    asked = prompts(turn, given.block)
-                    order = random.sample(names, len(names))
-                    for name in order:
+                size = max(6, given.block * users)
+                for turn in range(-1, -(-given.requests // size)):  # the first turn warms up
+                    asked = prompts(turn, size)
+                    is_whole = turn < 0 or turn % given.others == 0
+                    takes_part = names if is_whole else [SERVER_ALONE, NOTHING]
+                    for name in random.sample(takes_part, len(takes_part)):
                         kept = found[name] if turn >= 0 else Found()
-                        await block(clients[name], name, asked, users, given.tokens, kept)
+                        await block(clients[name], name, asked, users, given.tokens, kept, turn)
                 for client in clients.values():
                     await client.close()
                 figures[str(users)] = shown(users, names, found)
@@ -282,7 +284,13 @@ async def main() -> None:
 def made(name: str, base_url: str) -> Any:
     if name == SERVER_ALONE:
         return openai.AsyncOpenAI(api_key=KEY, base_url=base_url)
-    settings: dict[str, Any] = {"local": "smollm2-135m", "runtime": "prebuilt", "state": False}
+    # Without power: the server runs on this machine, too, and would make the device look busy with other programs.
+    settings: dict[str, Any] = {
+        "local": "smollm2-135m",
+        "runtime": "prebuilt",
+        "state": False,
+        "power": False,
+    }
     if name == DEVICE_ALONE:
         return AsyncDisco(preset="private", **settings)
     if name != NOTHING:
@@ -301,7 +309,7 @@ def shown(users: int, names: list[str], found: dict[str, Found]) -> dict[str, An
     figures = {}
     for name in names:
         one = found[name]
-        total = sum(map(len, one.firsts))
+        total = sum(map(len, one.firsts.values()))
         winners = ", ".join(f"{who} {n}" for who, n in one.winners.most_common())
         if one.errors:
             winners += f", errors {sum(one.errors.values())}"
@@ -317,7 +325,7 @@ def shown(users: int, names: list[str], found: dict[str, Found]) -> dict[str, An
             "errors": dict(one.errors),
             "usd_per_1000": usd,
             "reasons": dict(one.reasons),
-            "p50_of_turns_s": [statistics.median(turn) for turn in one.firsts if turn],
+            "p50_of_turns_s": [statistics.median(turn) for turn in one.firsts.values() if turn],
         }
     for name in names:
         if found[name].reasons:

@@ -162,7 +162,7 @@ def test_a_price_is_told_as_disco_prices_check_does(monkeypatch):
     facts = Facts(is_reached=True)
     known = check_price(Setup(None, "balanced", "gpt-4o-mini"), facts)
     assert "Listed as 'gpt-4o-mini' of openai on " in known.what
-    assert "$0.15 in and $0.60 out per million tokens." in known.what
+    assert "0.15 $ in and 0.60 $ out per million tokens." in known.what
     unknown = check_price(Setup(None, "balanced", "my-model"), facts)
     assert unknown.what.startswith("No price is known for 'my-model' at api.openai.com;")
     assert "disco prices check my-model --base-url https://api.openai.com/v1" in unknown.remedy
