@@ -154,7 +154,6 @@ class PrebuiltEndpoint(LocalServerEndpoint):
             ready=serving is not None,
             parks=True,
             progress=True,
-            waiting=self._turns.waiting,
             loads=not str(self._file).startswith("hf:"),  # which may first have to be downloaded
             loading_s=None if since is None else time.monotonic() - since,
             load_s=None if serving is None else serving.load_s,
