@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import random
 import statistics
@@ -37,6 +38,7 @@ NETWORK_S = (0.04, 0.02)  # mean and spread of a round trip, s
 PRICE = (0.15, 0.60)  # USD per million tokens, in and out
 ALLOWED = {"model", "messages", "stream", "stream_options", "max_tokens", "temperature", "seed"}
 NOTHING = "nothing said"
+NUMBERS = itertools.count(10_000)
 PRESETS = ("balanced", "cheap", "fast")
 SERVER_ALONE, DEVICE_ALONE = "server alone", "device alone"
 SUBJECTS = (
@@ -53,12 +55,7 @@ SUBJECTS = (
     "salt",
     "trains",
 )
-ASKS = (
-    "Explain in a few words how {} work.",
-    "Write a short note about {}.",
-    "What should a child know about {}?",
-)
-FILLER = "It is for a school newspaper, so use simple words, and stay friendly. "
+WORDS = ("simple", "friendly", "short", "true", "clear", "plain", "honest", "lively", "careful", "exact")
 
 
 # ---------------------------------------------------------------------- the strict front
@@ -71,7 +68,6 @@ class StrictFront:
         host, _, port = upstream.removeprefix("http://").removesuffix("/v1").partition(":")
         self._upstream = host, int(port)
         self._model = model
-        self._random = random.Random(1)
         self._serving: set[Any] = set()
         self.refused: Counter[int] = Counter()
         self.base_url = ""
@@ -102,7 +98,9 @@ class StrictFront:
             name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])
         }
         body = await reader.readexactly(int(headers.get("content-length", 0)))
-        await asyncio.sleep(max(0.0, self._random.gauss(*NETWORK_S)))
+        # One question has one delay, whoever asks it: the arms differ by what they do, not by the network's luck.
+        luck = random.Random(body.partition(b". Explain")[2].partition(b'"')[0])
+        await asyncio.sleep(max(0.0, luck.gauss(*NETWORK_S)))
         refusal = self._refusal(lines[0], headers, body)
         if refusal is not None:
             status, code, message = refusal
@@ -135,7 +133,7 @@ class StrictFront:
         if headers.get("authorization") != f"Bearer {KEY}":
             return 401, "invalid_api_key", "Incorrect API key provided."
         if "/chat/completions" not in line:
-            return None
+            return 404, "not_found", "Unknown request URL."
         asked = json.loads(body)
         if asked.get("model") != MODEL:
             return 404, "model_not_found", "The model does not exist."
@@ -147,20 +145,14 @@ class StrictFront:
 # ---------------------------------------------------------------------- the app
 
 
-def prompts(seed: int, count: int) -> list[list[dict[str, str]]]:
-    """Questions of 30 to 80 tokens, as the app's users ask them."""
+def prompts(seed: int, count: int) -> list[str]:
+    """Questions that make prompts of about 40 to 75 tokens, as the app's users ask them."""
     draw = random.Random(seed)
-    return [
-        [
-            {
-                "role": "user",
-                "content": draw.choice(ASKS).format(draw.choice(SUBJECTS))
-                + " "
-                + FILLER * draw.randint(1, 4),
-            }
-        ]
-        for _ in range(count)
-    ]
+    asked = []
+    for _ in range(count):
+        how = ", ".join(draw.choices(WORDS, k=draw.randint(4, 20)))
+        asked.append(f"Explain in a few words how {draw.choice(SUBJECTS)} work. Be {how}.")
+    return asked
 
 
 @dataclass
@@ -174,13 +166,15 @@ class Found:
     reasons: Counter[str] = field(default_factory=Counter)
 
 
-async def ask(client: Any, messages: Any, tokens: int, found: Found, name: str) -> float | None:
+async def ask(client: Any, question: str, tokens: int, found: Found, name: str) -> float | None:
+    # Each request begins in its own way, or an arm would find in the server's cache what another one has asked.
+    content = f"Note {next(NUMBERS):05d}. {question}"
     began_at = time.perf_counter()
     first_s = None
     try:
         stream = await client.chat.completions.create(
             model=MODEL,
-            messages=messages,
+            messages=[{"role": "user", "content": content}],
             max_tokens=tokens,
             temperature=0.0,
             stream=True,
@@ -212,8 +206,8 @@ async def block(
     left, firsts = iter(asked), []
 
     async def user() -> None:
-        for messages in left:
-            first_s = await ask(client, messages, tokens, found, name)
+        for question in left:
+            first_s = await ask(client, question, tokens, found, name)
             if first_s is not None:
                 firsts.append(first_s)
 
@@ -245,10 +239,10 @@ async def main() -> None:
     given = options(
         __doc__,
         requests=(300, "of nothing said and of the server alone, at each load"),
-        others=(3, "the other arms take part in every n-th turn only"),
+        others=(5, "the other arms take part in every n-th turn only"),
         block=(3, "requests of each user, and at least 6 in all, before the next arm's turn"),
         users=([1, 6, 20], "loads"),
-        tokens=(6, "of each answer at most"),
+        tokens=(4, "of each answer at most"),
         presets=([*PRESETS], "beside nothing said"),
         json=("", "write the figures to this file, too"),
     )
