@@ -91,182 +91,120 @@ def _reason(name: str, does: Does, why: Why, after_s: float = 0.0) -> Reason:
     return Reason(name, does, why.code, after_s, value, limit, why.source, why.seen, why.what)
 
 
+_STARTS: Mapping[str, str] = {
+    "alone": ("{endpoint} starts: no other endpoint takes part, and its first word usually takes {value_s}"),
+    "server_first": "{endpoint} starts: it is asked first, and its first word usually takes {value_s}",
+    "device_only": "{endpoint} starts: only this machine is asked, and its first word takes {value_s}",
+    "race": "{endpoint} starts: all race for every prompt, and its first word usually takes {value_s}",
+    "urgent": "{endpoint} starts: the request is urgent, and its first word usually takes {value_s}",
+    "background": "{endpoint} starts alone: the request is in the background; first word after {value_s}",
+    "short": (
+        "{endpoint} starts: prompts below {limit_tokens} stay on the device, and this one has {value_tokens}"
+    ),
+    "long": "{endpoint} starts: prompts from {limit_tokens} on race, and this one has {value_tokens}",
+    "none_race": "{endpoint} starts: all prompts stay on the device, for the budget is {limit_share}",
+    "busy": (
+        "{endpoint} starts, too: {what} has other answers to write first, so that its first word "
+        "would take {value_s}, and that of {endpoint} {limit_s}"
+    ),
+    "slow_reader": (
+        "{endpoint} starts, too: {what} would read this prompt for {value_s}, the first word of "
+        "{endpoint} takes {limit_s}, and the budget has room"
+    ),
+    "server_and_wait": "{endpoint} starts: the device is spared, and its first word usually takes {value_s}",
+    "no_device": (
+        "{endpoint} starts alone: the device's budget leaves nothing for a prompt of {value_tokens}"
+    ),
+    "wait": ("{endpoint} starts if nothing has come after {value_s}; a first word usually takes {limit_s}"),
+    "drawn": ("{endpoint} starts: it was drawn at random ({value_share} against a budget of {limit_share})"),
+    "budget_used": (
+        "{endpoint} starts alone: the policy's budget of {limit_share} of the prompt tokens is "
+        "used up (room for {value:.2f} of a longest prompt)"
+    ),
+    "budget_low": (
+        "{endpoint} starts in the place of others: {value_share} of the budget is left, and "
+        "answers begin only above {limit_share}"
+    ),
+    "budget_short": (
+        "{endpoint} starts in the place of others: the {value_share} that is left of their "
+        "budget does not cover this request"
+    ),
+    "loading": (
+        "{endpoint} starts, too: the model of {what} takes {value_s} more to load, and its own "
+        "first word {limit_s}"
+    ),
+    "beside_probe": (
+        "{endpoint} starts if {what}, which had failed and is tried again, has written nothing "
+        "after {value_s}"
+    ),
+    "lowest_tier": (
+        "{endpoint} starts: the smallest model answers first, and its first word usually takes {value_s}"
+    ),
+    "lowest_in_time": (
+        "{endpoint} starts: it is the smallest model that keeps the deadline of {limit_s} "
+        "(expected: {value_s})"
+    ),
+    "soonest": ("{endpoint} starts: none keeps the deadline of {limit_s}, and it is done first ({value_s})"),
+    "divided_writer": "{endpoint} starts: it writes at most {value_tokens}, while {what} reads",
+    "divided_heir": "{endpoint} starts: it reads the prompt ({value_s}), then goes on from {what}",
+    "dearer_divided": (
+        "{endpoint} starts alone: to divide this answer would be dearer; first word after {value_s}"
+    ),
+    "plugin": "{endpoint} starts{after}: the policy {what} decides",
+}
+_STANDS_BY: Mapping[str, str] = {
+    "reserve": "{endpoint} stands by: it takes over if {what} fails, refuses or {late}",
+    "short": (
+        "{endpoint} is not asked: prompts below {limit_tokens} stay on the device, and this one "
+        "has {value_tokens}"
+    ),
+    "none_race": "{endpoint} is not asked: all prompts stay on the device, for the budget is {limit_share}",
+    "budget_used": (
+        "{endpoint} is not asked: the policy's budget of {limit_share} of the prompt tokens is used up"
+    ),
+    "budget_spent": "{endpoint} is not asked: what is left of its budget does not cover this request",
+    "budget_low": (
+        "{endpoint} is not asked beside another: what is left of its budget is kept for answers that need it"
+    ),
+    "budget_unknown": (
+        "{endpoint} is not asked beside another: its budget allows that only once its times are known"
+    ),
+    "no_device": "{endpoint} is not asked: its budget leaves nothing for a prompt of {value_tokens}",
+    "device_only": "{endpoint} stands by: only this machine is asked first",
+    "background": "{endpoint} is not asked: requests in the background spend nothing of its budget",
+    "drawn": ("{endpoint} is not asked: the other was drawn at random ({value_share} against {limit_share})"),
+    "lowest_tier": "{endpoint} stands by: it is asked when the answer of the tier below is doubted or fails",
+    "lowest_in_time": (
+        "{endpoint} stands by: it is above the tier that starts, or too slow for the deadline of {limit_s}"
+    ),
+    "soonest": "{endpoint} stands by: it would be done later than the one that starts ({value_s})",
+    "plugin": "{endpoint} stands by: the policy {what} does not start it",
+}
+_RESTS: Mapping[str, str] = {
+    "failures": "{endpoint} rests{rest_s}: it failed {seen} times ({what})",
+    "account": "{endpoint} rests{rest_s}: it refuses its key or its account",
+    "model": "{endpoint} rests{rest_s}: it does not have the model",
+    "rate_limit": "{endpoint} rests{rest_s}: it asked for fewer requests",
+    "probed": "{endpoint} rests: it had failed ({what}), and another request tries it now",
+    "offline": "{endpoint} rests: this machine has no route to it",
+    "low": "{endpoint} is spared: the battery is low",
+    "throttled": "{endpoint} is spared: the processor is hot and runs slower",
+    "loaded": "{endpoint} is spared: other programs keep the machine busy",
+    "metered": "{endpoint} is spared: the network is metered",
+}
+_LEFT_OUT: Mapping[str, str] = {
+    "pinned": "{endpoint} is left out: the request is pinned to {what}",
+    "too_far": '{endpoint} is left out: the request may travel only as far as "{what}"',
+    "not_served": "{endpoint} is left out: it does not serve {what}",
+    "context": (
+        "{endpoint} is left out: prompt and answer take {value_tokens}, and its context holds {limit_tokens}"
+    ),
+}
 CODES: Mapping[tuple[Does, str], str] = {
-    # starts
-    (
-        "starts",
-        "alone",
-    ): "{endpoint} starts: no other endpoint takes part, and its first word usually takes {value_s}",
-    (
-        "starts",
-        "server_first",
-    ): "{endpoint} starts: it is asked first, and its first word usually takes {value_s}",
-    (
-        "starts",
-        "device_only",
-    ): "{endpoint} starts: only this machine is asked, and its first word takes {value_s}",
-    (
-        "starts",
-        "race",
-    ): "{endpoint} starts: all race for every prompt, and its first word usually takes {value_s}",
-    (
-        "starts",
-        "urgent",
-    ): "{endpoint} starts: the request is urgent, and its first word usually takes {value_s}",
-    (
-        "starts",
-        "background",
-    ): "{endpoint} starts alone: the request is in the background; first word after {value_s}",
-    (
-        "starts",
-        "short",
-    ): "{endpoint} starts: prompts below {limit_tokens} stay on the device, and this one has {value_tokens}",
-    (
-        "starts",
-        "long",
-    ): "{endpoint} starts: prompts from {limit_tokens} on race, and this one has {value_tokens}",
-    (
-        "starts",
-        "none_race",
-    ): "{endpoint} starts: all prompts stay on the device, for the budget is {limit_share}",
-    (
-        "starts",
-        "busy",
-    ): "{endpoint} starts, too: {what} has other answers to write first, so that its first word "
-    "would take {value_s}, and that of {endpoint} {limit_s}",
-    (
-        "starts",
-        "slow_reader",
-    ): "{endpoint} starts, too: {what} would read this prompt for {value_s}, the first word of "
-    "{endpoint} takes {limit_s}, and the budget has room",
-    (
-        "starts",
-        "server_and_wait",
-    ): "{endpoint} starts: the device is spared, and its first word usually takes {value_s}",
-    (
-        "starts",
-        "no_device",
-    ): "{endpoint} starts alone: the device's budget leaves nothing for a prompt of {value_tokens}",
-    (
-        "starts",
-        "wait",
-    ): "{endpoint} starts if nothing has come after {value_s}; a first word usually takes {limit_s}",
-    (
-        "starts",
-        "drawn",
-    ): "{endpoint} starts: it was drawn at random ({value_share} against a budget of {limit_share})",
-    (
-        "starts",
-        "budget_used",
-    ): "{endpoint} starts alone: the policy's budget of {limit_share} of the prompt tokens is "
-    "used up (room for {value:.2f} of a longest prompt)",
-    (
-        "starts",
-        "budget_low",
-    ): "{endpoint} starts in the place of others: {value_share} of the budget is left, and "
-    "answers begin only above {limit_share}",
-    (
-        "starts",
-        "loading",
-    ): "{endpoint} starts, too: the model of {what} takes {value_s} more to load, and its own first "
-    "word {limit_s}",
-    (
-        "starts",
-        "beside_probe",
-    ): "{endpoint} starts if {what}, which had failed and is tried again, has written nothing "
-    "after {value_s}",
-    (
-        "starts",
-        "lowest_tier",
-    ): "{endpoint} starts: the smallest model answers first, and its first word usually takes {value_s}",
-    (
-        "starts",
-        "lowest_in_time",
-    ): "{endpoint} starts: it is the smallest model that keeps the deadline of {limit_s} "
-    "(expected: {value_s})",
-    (
-        "starts",
-        "soonest",
-    ): "{endpoint} starts: none keeps the deadline of {limit_s}, and it is done first ({value_s})",
-    ("starts", "divided_writer"): "{endpoint} starts: it writes at most {value_tokens}, while {what} reads",
-    (
-        "starts",
-        "divided_heir",
-    ): "{endpoint} starts: it reads the prompt ({value_s}), then goes on from {what}",
-    (
-        "starts",
-        "dearer_divided",
-    ): "{endpoint} starts alone: to divide this answer would be dearer; first word after {value_s}",
-    ("starts", "plugin"): "{endpoint} starts{after}: the policy {what} decides",
-    # stands by
-    ("stands_by", "reserve"): "{endpoint} stands by: it takes over if {what} fails, refuses or {late}",
-    (
-        "stands_by",
-        "short",
-    ): "{endpoint} is not asked: prompts below {limit_tokens} stay on the device, and this one has "
-    "{value_tokens}",
-    (
-        "stands_by",
-        "none_race",
-    ): "{endpoint} is not asked: all prompts stay on the device, for the budget is {limit_share}",
-    (
-        "stands_by",
-        "budget_used",
-    ): "{endpoint} is not asked: the policy's budget of {limit_share} of the prompt tokens is used up",
-    ("stands_by", "budget_spent"): "{endpoint} is not asked: its budget is spent",
-    (
-        "stands_by",
-        "budget_low",
-    ): "{endpoint} is not asked beside another: what is left of its budget is kept for answers that need it",
-    (
-        "stands_by",
-        "budget_unknown",
-    ): "{endpoint} is not asked beside another: its budget allows that only once its times are known",
-    (
-        "stands_by",
-        "no_device",
-    ): "{endpoint} is not asked: its budget leaves nothing for a prompt of {value_tokens}",
-    ("stands_by", "device_only"): "{endpoint} stands by: only this machine is asked first",
-    (
-        "stands_by",
-        "background",
-    ): "{endpoint} is not asked: requests in the background spend nothing of its budget",
-    (
-        "stands_by",
-        "drawn",
-    ): "{endpoint} is not asked: the other was drawn at random ({value_share} against {limit_share})",
-    (
-        "stands_by",
-        "lowest_tier",
-    ): "{endpoint} stands by: it is asked when the answer of the tier below is doubted or fails",
-    (
-        "stands_by",
-        "lowest_in_time",
-    ): "{endpoint} stands by: it is above the tier that starts, or too slow for the deadline of {limit_s}",
-    (
-        "stands_by",
-        "soonest",
-    ): "{endpoint} stands by: it would be done later than the one that starts ({value_s})",
-    ("stands_by", "plugin"): "{endpoint} stands by: the policy {what} does not start it",
-    # rests
-    ("rests", "failures"): "{endpoint} rests{rest_s}: it failed {seen} times ({what})",
-    ("rests", "account"): "{endpoint} rests{rest_s}: it refuses its key or its account",
-    ("rests", "model"): "{endpoint} rests{rest_s}: it does not have the model",
-    ("rests", "rate_limit"): "{endpoint} rests{rest_s}: it asked for fewer requests",
-    ("rests", "probed"): "{endpoint} rests: it had failed ({what}), and another request tries it now",
-    ("rests", "offline"): "{endpoint} rests: this machine has no route to it",
-    ("rests", "low"): "{endpoint} is spared: the battery is low",
-    ("rests", "throttled"): "{endpoint} is spared: the processor is hot and runs slower",
-    ("rests", "loaded"): "{endpoint} is spared: other programs keep the machine busy",
-    ("rests", "metered"): "{endpoint} is spared: the network is metered",
-    # left out
-    ("left_out", "pinned"): "{endpoint} is left out: the request is pinned to {what}",
-    ("left_out", "too_far"): '{endpoint} is left out: the request may travel only as far as "{what}"',
-    ("left_out", "not_served"): "{endpoint} is left out: it does not serve {what}",
-    (
-        "left_out",
-        "context",
-    ): "{endpoint} is left out: prompt and answer take {value_tokens}, and its context holds {limit_tokens}",
+    **{("starts", code): text for code, text in _STARTS.items()},
+    **{("stands_by", code): text for code, text in _STANDS_BY.items()},
+    **{("rests", code): text for code, text in _RESTS.items()},
+    **{("left_out", code): text for code, text in _LEFT_OUT.items()},
 }
 """The sentence of each rule, by what the endpoint does and the rule's code. Times are in s, lengths in tokens, shares
 in percent."""
@@ -323,7 +261,8 @@ _RULES: Mapping[str, str] = {
     "drawn": "drawn at random",
     "budget_used": "the policy's share of the prompt tokens was used up",
     "budget_low": "little of a budget was left",
-    "budget_spent": "its budget was spent",
+    "budget_spent": "what was left of its budget did not cover the request",
+    "budget_short": "what was left of a budget did not cover the request",
     "budget_unknown": "its budget allows a second start only once its times are known",
     "loading": "the other model had to be loaded",
     "beside_probe": "beside an endpoint that had failed and was tried again",
@@ -360,7 +299,10 @@ def rule_words(code: str, value: str, limit: str) -> str:
         value: the number, or range of numbers, that decided, as people read it.
         limit: what it was compared with, alike.
     """
-    return _RULES.get(code, code.replace("_", " ")).format(value=value or "some", limit=limit or "some")
+    rule = _RULES.get(code)
+    if rule is None:  # a file may hold any text
+        return code.replace("_", " ")
+    return rule.format(value=value or "some", limit=limit or "some")
 
 
 def _from(reason: Reason) -> str:

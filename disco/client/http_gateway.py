@@ -79,6 +79,12 @@ def way_of(
             f"{options.method.upper()} {options.url} needs a server, but none is configured: pass api_key=... "
             "(and base_url=...). Only chat.completions.create is answered on this machine."
         )
+    if own.endpoint not in (None, server.name):
+        raise NoEndpointError(
+            f"{options.method.upper()} {options.url} with these parameters goes to the server as it is, and this "
+            f"request is pinned to {own.endpoint!r}, so nothing was sent. Use chat.completions.create with one choice, "
+            'or leave the option "endpoint" out.'
+        )
     if not router.may_ask(server, own):
         here = router.reach_of(own) == "device"
         raise NoEndpointError(

@@ -181,6 +181,7 @@ class Router:
             and passes_on(self._preset(options), options)
             and options.deadline_s is None
             and options.endpoint is None
+            and not options.takeover
             and not self.has_budget(options)
             and not self.endpoints.pairs.may_draft(server, drafting_of(options, self._preset(options)))
             and self.may_ask(server, options)

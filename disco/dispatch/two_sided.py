@@ -13,7 +13,7 @@ from disco.candidate import Candidate, Place
 from disco.dispatch.arranging import Arrangement, BudgetClass
 from disco.dispatch.heirs import has_data
 from disco.dispatch.policies.budget_governor import BudgetGovernor, Room, level_at
-from disco.dispatch.policies.policy import FittedPolicy, Policy, alone, expected
+from disco.dispatch.policies.policy import FittedPolicy, Policy, expected
 from disco.dispatch.policies.policy_registry import AUTO, build_policy
 from disco.dispatch.presets import DispatchSection
 from disco.dispatch.regime import regime
@@ -122,8 +122,10 @@ class TwoSided:
         """
         device, server = sides(able)
         if device is None or server is None:
-            starts = alone(device, server, features.prompt_tokens)
-            return Arrangement(starts, (starts[0].endpoint,))
+            only = able[0]
+            code = "alone" if len(able) == 1 else "server_first"  # others stand by, of the same place
+            starts = (Start(only.name, 0.0, expected(code, only, features.prompt_tokens)),)
+            return Arrangement(starts, (only.name,))
         chosen = device.name, server.name
         if budget_class == "standard":
             return self._within_budget(features, able, device, server)

@@ -96,7 +96,8 @@ def within_budget(
     if not starts:
         stand_in = _stand_in(plan, limited, affordable, deprioritised, reservation, now)
         left = max((share[name] for name in limited), default=0.0)
-        starts = [Start(stand_in, 0.0, Why("budget_low", left, FOR_ANSWERS))]
+        code = "budget_low" if left < FOR_ANSWERS else "budget_short"
+        starts = [Start(stand_in, 0.0, Why(code, left, FOR_ANSWERS))]
     early_s = min(s.after_s for s in starts)
     if early_s > min(s.after_s for s in plan.starts):  # the first start of the plan was removed
         starts = [replace(s, after_s=s.after_s - early_s) for s in starts]

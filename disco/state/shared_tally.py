@@ -26,7 +26,6 @@ what the others had when it last read the file, for one window more. It enters i
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import sqlite3
 import threading
@@ -39,12 +38,12 @@ from typing import Final, TypeVar
 from disco.cost.budget_limiter import BudgetLimiter
 from disco.cost.tally import Tally, TallyKey, WindowTally
 from disco.cost.windows import freed_at, piece_of
+from disco.notices import warn
 from disco.state import budget_tables, processes
 from disco.state.database import Database, Work
 
 __all__ = ["RETRY_S", "SharedBudgets", "SharedTally", "limiter_of"]
 
-_log = logging.getLogger("disco")
 
 T = TypeVar("T")
 
@@ -347,11 +346,9 @@ class SharedTally(Tally):
 @functools.cache
 def _tell(path: Path, others: tuple[str, ...]) -> None:
     """Say, once for each file and set of programs, that a budget counts what others spend."""
-    _log.warning(
-        "The budget counts what other programs spend, too: %s. It names no account, so all programs that name none "
-        'share it (%s). For a budget of this program alone, add "account": "my-app" to the budget.',
-        ", ".join(others),
-        path,
+    warn(
+        f"The budget counts what other programs spend, too: {', '.join(others)}. It names no account, so all programs "
+        f'that name none share it ({path}). For a budget of this program alone, add "account": "my-app" to the budget.'
     )
 
 

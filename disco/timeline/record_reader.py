@@ -46,7 +46,7 @@ _PLAIN: Final[dict[str, Any]] = {
     "judgements": tuple[JudgementRecord, ...],
     "deprioritised": tuple[CoolDown, ...],
     "budget_cuts": tuple[BudgetCut, ...],
-    "budget": dict[str, dict[str, float]],
+    "budget": dict[str, dict[str, float | str]],
     "assist": AssistRecord | None,
     "power": Power | None,
     "pace": LatencyRecord,

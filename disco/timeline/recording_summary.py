@@ -20,6 +20,9 @@ __all__ = ["Answered", "EndpointUse", "Reason", "RecordingSummary", "quantile", 
 FAILED, CANCELLED, NOBODY = "nobody: it failed", "nobody: the reader left", "nobody: it was empty"
 
 
+_MOST = 1e15  # a larger number is damage
+
+
 @dataclass(slots=True)
 class Answered:
     """Answers by the same writers. Mutable: all."""
@@ -151,9 +154,9 @@ def _facts(row: Mapping[str, Any]) -> _Facts:
         created_s=None if row.get("created_s") is None else float(row["created_s"]),
         preset=str(row["preset"]),
         who=_who(row),
-        first_word_s=None if first_s is None else float(first_s),
-        bill_usd=float(ledger["bill_usd"]),
-        energy_j=None if energy_j is None else float(energy_j),
+        first_word_s=None if first_s is None else _amount(first_s),
+        bill_usd=_amount(ledger["bill_usd"]),
+        energy_j=None if energy_j is None else _amount(energy_j),
         available=frozenset(str(one["name"]) for one in row["endpoints"]),
         asked=frozenset(str(one["endpoint"]) for one in attempts),
         first=row.get("winner"),
@@ -214,7 +217,19 @@ def _enter(found: RecordingSummary, facts: _Facts) -> None:
         found.reasons.setdefault(key, Reason()).add(entry)
 
 
+def _amount(value: Any) -> float:
+    """Return an amount of money or energy.
+
+    Raises:
+        ValueError: it is none: a record from a damaged file.
+    """
+    amount = float(value)
+    if not abs(amount) < _MOST:
+        raise ValueError("an amount must be finite")
+    return amount
+
+
 def _widened(bounds: tuple[float, float] | None, value: Any) -> tuple[float, float] | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _MOST:
         return bounds
     return (value, value) if bounds is None else (min(bounds[0], value), max(bounds[1], value))

@@ -143,6 +143,13 @@ async def test_a_pin_that_cannot_serve_says_so_and_asks_nobody():
     assert not asked.requests
 
 
+async def test_a_pinned_request_that_would_be_passed_on_is_not_sent():
+    async with client(asked := server(), local=quick_device()) as one:
+        with pytest.raises(NoEndpointError, match="pinned to 'device', so nothing was sent"):
+            await create(one, question(), n=2, disco={"endpoint": "device"})
+    assert not asked.requests
+
+
 @pytest.mark.parametrize("options", [{"endpoint": "devise"}, {"takeover": ["devise"]}])
 async def test_a_name_of_no_endpoint_is_named_with_the_nearest(options):
     async with client(server(), local=quick_device()) as one:

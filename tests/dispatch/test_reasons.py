@@ -9,12 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 import anyio
+import httpx2
 import pytest
 from defects.asking import ask, client, create, device, preset, question
 from faults.in_memory import MemoryServer, Reply, anyio_backend, no_thread, spoken  # noqa: F401 - fixtures
 from rich.console import Console
 
-from disco import DiscoError, PowerReadings
+from disco import Backup, DiscoError, PowerReadings
 from disco.cli.main import main
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
@@ -108,6 +109,7 @@ async def every_branch() -> list[Any]:
         await routes_of(options={"local_only": True}),
         await routes_of(options={"reach": "own"}, tiers=[near], asks=2),
         await routes_of(server=refuses),
+        await routes_of(budget={"server_tokens": 9, "window_s": 3600.0}, state=False, asks=2),
         await routes_of(server=unpaid, asks=3),
         await routes_of(server=gone, asks=3),
         await routes_of(preset="balanced", power=low),
@@ -201,3 +203,30 @@ def test_a_reason_is_no_part_of_what_a_start_is():
     from disco.plan import Why
 
     assert Start("server", 1.0, Why("long", 3.0)) == Start("server", 1.0)
+
+
+async def test_a_backup_stands_by_also_where_there_is_no_device():
+    server = there()
+    second = Backup(
+        base_url=server.also(spoken(["There, too."])),
+        api_key="another-key-1234",
+        model="m",
+        http_client=httpx2.AsyncClient(transport=server),
+    )
+    (route,) = await routes_of(server=server, local=None, backups=[second], asks=1)
+    first, other = route.why
+    assert (first.code, other.code, other.endpoint) == ("server_first", "reserve", "backup-1")
+
+
+async def test_records_of_a_calendar_budget_are_shown_and_hostile_reasons_harm_no_summary(tmp_path, capsys):
+    (route,) = await routes_of(budget={"usd": 5, "per": "month"}, state=False, asks=1)
+    line = route.to_dict(timelines=True)
+    path = tmp_path / "routes.jsonl"
+    path.write_text(json.dumps(line) + "\n")
+    assert main(["show", str(path), "--answer", "last"]) == 0
+    odd = [{**line, "why": [{**line["why"][0], "code": code}]} for code in ("{x}", "a{", "{value.__class__}")]
+    odd += [{**line, "why": [{**line["why"][0], "value": 10**400}]}]
+    odd += [{**line, "ledger": {**line["ledger"], "bill_usd": float("inf")}}]
+    path.write_text("".join(json.dumps(one) + "\n" for one in (line, *odd)))
+    assert main(["show", str(path), "--summary"]) == 0
+    assert "server was asked in" in " ".join(capsys.readouterr().out.split())
