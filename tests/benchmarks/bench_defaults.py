@@ -2,9 +2,10 @@
 
 The app is real `AsyncDisco` with a real SmolLM2 on this machine (a child process of its own) and a real llama-server
 behind a strict front: it takes the right key, the right model's name and known parameters only, and adds the time of a
-network. Beside it stand the plain SDK with the server alone, and the device alone. All arms take turns in blocks, with
-the same prompts in the same order in each turn, so that a slow minute is slow for all. Both models run on this
-machine's few cores: what the device computes slows the server, which it would not elsewhere.
+network. Beside it stand the plain SDK with the server alone, and the device alone. The SDK and the client that says
+nothing put the same load on the server, so they share it: each question is asked once by either, in random order and in
+the same queue. The other arms take turns in blocks, with the same questions. Both models run on this machine's few
+cores: what the device computes slows the server, which it would not elsewhere.
 
 Printed for each arm and load: who answered, first words P50, P90 and P99 (seconds from the call to the first text),
 the ratio of P50 and P90 to the server alone (median and upper 95 % bound, by bootstrap over the turns), the longest
@@ -41,6 +42,7 @@ NOTHING = "nothing said"
 NUMBERS = itertools.count(10_000)
 PRESETS = ("balanced", "cheap", "fast")
 SERVER_ALONE, DEVICE_ALONE = "server alone", "device alone"
+SHARING = (SERVER_ALONE, NOTHING)  # one queue: both ask the server for every answer
 SUBJECTS = (
     "tides",
     "bread",
@@ -146,11 +148,11 @@ class StrictFront:
 
 
 def prompts(seed: int, count: int) -> list[str]:
-    """Questions that make prompts of about 40 to 75 tokens, as the app's users ask them."""
+    """Questions that make prompts of about 40 to 60 tokens, as the app's users ask them."""
     draw = random.Random(seed)
     asked = []
     for _ in range(count):
-        how = ", ".join(draw.choices(WORDS, k=draw.randint(4, 20)))
+        how = ", ".join(draw.choices(WORDS, k=draw.randint(2, 10)))
         asked.append(f"Explain in a few words how {draw.choice(SUBJECTS)} work. Be {how}.")
     return asked
 
@@ -200,21 +202,23 @@ async def ask(client: Any, question: str, tokens: int, found: Found, name: str) 
 
 
 async def block(
-    client: Any, name: str, asked: list[Any], users: int, tokens: int, found: Found, turn: int
+    arms: dict[str, Any], asked: list[Any], users: int, tokens: int, found: dict[str, Found], turn: int
 ) -> None:
-    """All users ask one after another question, until the block's questions are asked."""
-    left, firsts = iter(asked), []
+    """All users ask one after another question, by an arm that chance picks, until each arm has asked each of them."""
+    pairs = [(question, name) for question in asked for name in arms]
+    random.Random(turn).shuffle(pairs)
+    left = iter(pairs)
 
     async def user() -> None:
-        for question in left:
-            first_s = await ask(client, question, tokens, found, name)
+        for question, name in left:
+            firsts = found[name].firsts.setdefault(turn, [])
+            first_s = await ask(arms[name], question, tokens, found[name], name)
             if first_s is not None:
                 firsts.append(first_s)
 
     async with asyncio.TaskGroup() as group:
         for _ in range(users):
             group.create_task(user())
-    found.firsts[turn] = firsts
 
 
 def ratios(mine: Found, other: Found, share: float) -> tuple[float, float]:
@@ -238,8 +242,8 @@ def quantile(found: Found, share: float) -> float:
 async def main() -> None:
     given = options(
         __doc__,
-        requests=(300, "of nothing said and of the server alone, at each load"),
-        others=(5, "the other arms take part in every n-th turn only"),
+        requests=(1200, "of nothing said and of the server alone, at each load"),
+        others=(4, "the other arms take part in every n-th turn only"),
         block=(3, "requests of each user, and at least 6 in all, before the next arm's turn"),
         users=([1, 6, 20], "loads"),
         tokens=(4, "of each answer at most"),
@@ -261,10 +265,11 @@ async def main() -> None:
                 for turn in range(-1, -(-given.requests // size)):  # the first turn warms up
                     asked = prompts(turn, size)
                     is_whole = turn < 0 or turn % given.others == 0
-                    takes_part = names if is_whole else [SERVER_ALONE, NOTHING]
-                    for name in random.sample(takes_part, len(takes_part)):
-                        kept = found[name] if turn >= 0 else Found()
-                        await block(clients[name], name, asked, users, given.tokens, kept, turn)
+                    blocks = [SHARING, *((name,) for name in names if is_whole and name not in SHARING)]
+                    kept = found if turn >= 0 else {name: Found() for name in names}
+                    for sharing in random.sample(blocks, len(blocks)):
+                        arms = {name: clients[name] for name in sharing}
+                        await block(arms, asked, users, given.tokens, kept, turn)
                 for client in clients.values():
                     await client.close()
                 figures[str(users)] = shown(users, names, found)

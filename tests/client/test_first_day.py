@@ -166,7 +166,8 @@ async def test_a_cold_client_asks_the_server_for_the_share_that_its_preset_says(
         routes = [(await ask(one, question(20 + 7 * (n % 12)))).route for n in range(240)]
     read = sum(route.prompt_tokens for route in routes)
     by_server = sum(route.prompt_tokens for route in routes if "server" in started(route))
-    assert 0.4 * read < by_server <= 0.5 * read + 110  # and one prompt
+    # The budget's own bound is one prompt over in each of its windows, and here is more than one window.
+    assert 0.4 * read < by_server < 0.55 * read
     assert sum("server" in started(route) for route in routes[:24]) >= 6  # and not only in the end
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from contextlib import AsyncExitStack
 
 from disco.cli.console import Screen
@@ -28,6 +29,7 @@ from disco.cli.demonstration.scene import (
 from disco.cli.demonstration.texts import CRIER, SAILOR
 from disco.cli.profile import measure_device
 from disco.client.endpoint_catalog.runtimes import Runtime
+from disco.errors import DiscoWarning
 
 __all__ = ["SCENES", "run_demo"]
 
@@ -80,14 +82,14 @@ SCENES = (
     ),
     Scene(
         "The device has the first word, and the server goes on to save the battery",
-        "The battery is almost empty, so that a joule counts for much. The answer moves as soon as enough text is "
+        "The battery is almost empty, so that a joule counts for much. The device stops as soon as enough text is "
         "banked to hide the server's delay.",
         "Tell me about the charts with sea monsters.",
         "race",
         BATTERY,
         0.5,
         ("device", "server"),
-        max_tokens=200,  # a device that cannot pause writes on until the server does, which costs
+        order="break_before_make",  # to write on until the server does costs more than a short answer saves
         beside=("server", "device"),
     ),
 )
@@ -118,6 +120,8 @@ async def run_demo(
     rows: list[Row] = []
     shown = True
     async with AsyncExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore", DiscoWarning)  # it would stand in the middle of the text that it is about
         device = DemoDevice(runtime=runtime)
         stack.push_async_callback(device.aclose)
         remote = await stack.enter_async_context(start_remote(screen, runtime=runtime, voice=SAILOR))

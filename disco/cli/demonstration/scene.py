@@ -34,6 +34,7 @@ from disco.dispatch.presets import (
     Preset,
 )
 from disco.endpoints.continuation import Continuation
+from disco.plan import Order
 from disco.profiles import DeviceProfile, load_server
 from disco.session.records.route_record import RouteRecord
 
@@ -89,6 +90,7 @@ class Scene:
         delay_quantile: how slow the server is, as a quantile of its profile's TTFT.
         expects: (winner, last writer) that make the scene a success.
         cold: whether the device's model is not loaded yet.
+        order: what becomes of the writer when the answer moves.
         pace_tps: reading pace in tokens/s while text is banked.
         kills: the side whose process is killed in mid-answer; None: no kill.
         refused: whether the server refuses the key. Then a backup is there, and no local model.
@@ -105,6 +107,7 @@ class Scene:
     expects: tuple[str, str]
     cold: bool = False
     migrate: bool = True
+    order: Order = "auto"
     pace_tps: float = 8.0
     kills: Literal["server", "device"] | None = None
     refused: bool = False
@@ -324,7 +327,7 @@ def _client(stage: Stage, scene: Scene, way: str) -> AsyncDisco:
         name=scene.policy if way == "disco" else f"{way}_only",
         dispatch=DispatchSection(policy=scene.policy if way == "disco" else f"{way}_only"),
         cost=CostSection(exchange_rate=scene.exchange_rate),
-        migration=MigrationSection(enabled=scene.migrate and way == "disco"),
+        migration=MigrationSection(enabled=scene.migrate and way == "disco", order=scene.order),
         playback=PlaybackSection(pace_tps=scene.pace_tps),
     )
     others: dict[str, Any] = {}
