@@ -31,6 +31,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import math
+import reprlib
 from collections.abc import Hashable, Iterable
 from enum import StrEnum
 from typing import Any
@@ -58,6 +59,7 @@ __all__ = [
     "lay_evidence",
     "meant",
     "nearest",
+    "shown",
 ]
 
 
@@ -234,6 +236,15 @@ def lay_evidence(error: Exception) -> None:
     """Give an error that a client raises the two attributes of `attach_evidence`, unless it has them."""
     if getattr(error, "partial_text", None) is None:
         attach_evidence(error, partial_text="", route=None)
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 120
+
+
+def shown(value: object) -> str:
+    """Return a value of the user's for a message: its `repr`, cut in the middle where it is long."""
+    return _SHORT.repr(value)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

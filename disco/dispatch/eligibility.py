@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from disco.candidate import Candidate, Reach
 from disco.dispatch.request_features import Features
-from disco.errors import ConfigurationError, ContextLengthError, NoEndpointError, nearest
+from disco.errors import ConfigurationError, ContextLengthError, NoEndpointError, nearest, shown
 from disco.plan import LeftOut, Why
 
 __all__ = ["ANSWER_RESERVE_TOKENS", "eligible", "is_within", "known_names", "left_out"]
@@ -64,7 +64,7 @@ def known_names(names: Collection[str], candidates: Sequence[Candidate], option:
     for name in names:
         if name not in known:
             raise ConfigurationError(
-                f"{option} names {name!r}, and no endpoint is called so. {nearest(name, known)}"
+                f"{option} names {shown(name)}, and no endpoint is called so. {nearest(name[:120], known)}"
             )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from disco.errors import ConfigurationError, nearest
+from disco.errors import ConfigurationError, nearest, shown
 
 __all__ = ["Section", "explain"]
 
@@ -34,7 +34,7 @@ def explain(model: type[BaseModel], error: ValidationError) -> str:
             continue
         message = detail["msg"].removeprefix("Value error, ")
         if detail["type"] != "value_error":
-            message = f"{message}, not {detail['input']!r}"
+            message = f"{message}, not {shown(detail['input'])}"
         sentences.append(f"{where}: {message}" if where else message)
     return "; ".join(sentences)
 

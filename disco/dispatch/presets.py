@@ -23,7 +23,7 @@ from disco.dispatch.policies.policy_registry import (
 from disco.dispatch.power.power_section import PowerSection
 from disco.dispatch.preset_section import Section
 from disco.dispatch.sections import LimitsSection, SpeculateSection
-from disco.errors import ConfigurationError, by_nearness, meant, nearest
+from disco.errors import ConfigurationError, by_nearness, meant, nearest, shown
 from disco.judging import MOST_SCORES, Rule, SequenceConfidence, check_beta
 from disco.plan import Order, ReleaseUnit, Tempo
 
@@ -80,7 +80,7 @@ class DispatchSection(Section):
     def _check(self) -> Self:
         if self.policy not in (ASSIST, CASCADE) and not is_known_policy(self.policy):
             known = (*known_policies(), ASSIST, CASCADE)
-            raise ValueError(f"no policy is called {self.policy!r}. {nearest(self.policy, known)}")
+            raise ValueError(f"no policy is called {shown(self.policy)}. {nearest(self.policy[:120], known)}")
         if "budget" in self.model_fields_set and self.policy in _BUDGETLESS:
             implied = _BUDGETLESS[self.policy]
             if self.budget != implied:
@@ -329,14 +329,14 @@ def with_limits(preset: Preset, limits: object) -> Preset:
     if not isinstance(limits, Mapping):
         amount = limits if isinstance(limits, int | float) and limits > 0 else 5
         raise ConfigurationError(
-            f"budget is {limits!r}, which does not say of what and for how long. Write for example "
+            f"budget is {shown(limits)}, which does not say of what and for how long. Write for example "
             f'budget={{"usd": {amount}, "per": "month"}} (or "hour", "day", "week").'
         )
     try:
         own = preset.limits.model_dump(exclude_unset=True)
         if {"per", "window_s"} & set(limits):
             own = {name: value for name, value in own.items() if name not in ("per", "window_s")}
-        changed = LimitsSection(**{**own, **limits})
+        changed = LimitsSection(**{**own, **{str(name): value for name, value in limits.items()}})
         kept = {name: getattr(preset, name) for name in preset.model_fields_set}
         return Preset(**{**kept, "limits": changed})
     except ConfigurationError as error:

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from disco.cost.budget_limiter import Limit
 from disco.cost.windows import Period, Window
 from disco.dispatch.preset_section import Section
-from disco.errors import nearest
+from disco.errors import nearest, shown
 
 __all__ = ["LONGEST_WINDOW", "LimitsSection", "Rule", "SpeculateSection"]
 
@@ -27,7 +27,8 @@ class LimitsSection(Section):
 
     Attributes:
         local_only: no prompt and no answer leaves this machine, even when the device fails.
-        usd: what all servers together may charge within the time that `per` or `window_s` says, USD, above 0.
+        usd: what all servers together may charge within the time that `per` or `window_s` says, USD, above 0 and at
+            most 1e9.
         server_tokens: what all servers together may process in that time, tokens of prompts and answers, above 0.
         device_tokens: the same limit for the device.
         per: the calendar period, in UTC, that these three limits hold for: "hour", "day", "week" (from Monday) or
@@ -41,13 +42,21 @@ class LimitsSection(Section):
     """
 
     local_only: bool = False
-    usd: float | None = Field(default=None, gt=0.0)
-    server_tokens: int | None = Field(default=None, gt=0)
-    device_tokens: int | None = Field(default=None, gt=0)
+    usd: float | None = Field(default=None, gt=0.0, le=1e9)
+    server_tokens: int | None = Field(default=None, gt=0, le=10**15)
+    device_tokens: int | None = Field(default=None, gt=0, le=10**15)
     per: Period | None = None
     window_s: float | None = Field(default=None, gt=0.0)
     unreported: Literal["estimated", "reserved"] = "estimated"
     account: str = Field(default="", max_length=200)
+
+    @field_validator(*_AMOUNTS, "window_s", mode="before")
+    @classmethod
+    def _is_number(cls, value: object) -> object:
+        # What an environment variable gives is a text until the application converts it.
+        if isinstance(value, bool | str):
+            raise ValueError(f"must be a number, not {shown(value)}")
+        return value
 
     @model_validator(mode="after")
     def _check(self) -> Self:

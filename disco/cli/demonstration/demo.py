@@ -121,7 +121,8 @@ async def run_demo(
     shown = True
     async with AsyncExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore", DiscoWarning)  # it would stand in the middle of the text that it is about
+        # A warning would stand in the middle of the text that it is about.
+        warnings.simplefilter("ignore", DiscoWarning)
         device = DemoDevice(runtime=runtime)
         stack.push_async_callback(device.aclose)
         remote = await stack.enter_async_context(start_remote(screen, runtime=runtime, voice=SAILOR))

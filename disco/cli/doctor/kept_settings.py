@@ -18,6 +18,7 @@ from disco.client.endpoint_catalog.local_servers import LocalServer, is_address
 from disco.client.endpoint_catalog.runtimes import Runtime
 from disco.client.learnt.kept_breakers import BREAKER
 from disco.dispatch import load_preset
+from disco.dispatch.breakers.circuit_breaker import REFUSED
 from disco.errors import ConfigurationError, DiscoError, FailureKind
 from disco.session.failed_answer import WORDS
 from disco.state import Database, state_path
@@ -135,7 +136,9 @@ def _resting(fact: Fact, now: float) -> Finding | None:
         return None
     what, remedy = WORDS[kind]
     of_model = f" for the model {model!r}" if model else ""
-    return does_not(
+    # A refusal concerns that program's key, which need not be this one's.
+    finding = works if kind in REFUSED else does_not
+    return finding(
         "cool-down",
         f"Endpoint {name!r} ({where}) is left alone{of_model} for {left_s:.0f} s more: it {what}.",
         remedy[:1].upper() + remedy[1:] if remedy else "It is tried again by itself",

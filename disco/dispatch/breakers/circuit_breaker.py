@@ -59,6 +59,7 @@ class BreakerConfig:
         absent_s: the first cool-down of an endpoint that could not be reached. It is shorter because such a failure
             may end soon (the network returns, the server restarts).
         longest_s: the longest cool-down, except where the server asked for a longer one.
+        longest_asked_s: the longest that a server may ask for: a limit per day.
         refused_s: the first cool-down after a refusal of the account or the model, which only a person can mend.
         longest_refused_s: the longest such cool-down.
         shortest_s: the shortest cool-down, even where the server asks for a shorter one.
@@ -71,6 +72,7 @@ class BreakerConfig:
     cool_down_s: float = 5.0
     absent_s: float = 2.0
     longest_s: float = 120.0
+    longest_asked_s: float = 86_400.0
     refused_s: float = 300.0
     longest_refused_s: float = 3600.0
     shortest_s: float = 1.0
@@ -244,7 +246,7 @@ class Breaker:
             self._failed_at = now
             self._open(kind, self._failures + 1, now, retry_after_s)
         elif retry_after_s is not None and kind is FailureKind.RATE_LIMIT:
-            self._until = max(self._until, now + retry_after_s)
+            self._until = max(self._until, now + min(retry_after_s, self.config.longest_asked_s))
 
     def _is_news(self, started_at: float) -> bool:
         return self._opened_at is not None and started_at >= self._opened_at
@@ -252,7 +254,7 @@ class Breaker:
     def _open(self, kind: FailureKind, failures: int, now: float, retry_after_s: float | None) -> None:
         config = self.config
         if kind is FailureKind.RATE_LIMIT and retry_after_s is not None:
-            rest_s = max(retry_after_s, config.shortest_s)
+            rest_s = min(max(retry_after_s, config.shortest_s), config.longest_asked_s)
         elif kind in REFUSED and retry_after_s is not None:
             rest_s = min(max(retry_after_s, config.shortest_s), config.longest_refused_s)
         elif kind in REFUSED:
