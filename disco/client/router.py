@@ -40,7 +40,7 @@ from disco.cost.budget_reservation import BudgetReservation
 from disco.cost.token_bounds import most_prompt_tokens
 from disco.dispatch import Features, Preset, features_of, load_preset
 from disco.dispatch.breakers.endpoint_health import Health, HealthWatch
-from disco.dispatch.eligibility import is_within
+from disco.dispatch.eligibility import is_within, known_names
 from disco.dispatch.presets import with_limits
 from disco.endpoints.background_tasks import BackgroundTasks
 from disco.endpoints.contract import Endpoint
@@ -133,8 +133,8 @@ class Router:
             defaults: the default options of requests.
 
         Raises:
-            ConfigurationError: no request could be served, a tier has no price under the aim "money", or the preset
-                in `defaults` is unknown.
+            ConfigurationError: no request could be served, a tier has no price under the aim "money", or `defaults`
+                names an unknown preset or endpoint.
         """
         preset, reach = self._preset(defaults), self.reach_of(defaults)
         if defaults.local_only:
@@ -144,6 +144,12 @@ class Router:
         else:
             chosen = f"The preset {preset.name!r}"
         self.endpoints.check(server, reach, chosen=chosen, preset=preset)
+        names = [member.name for member in self.endpoints.members(server)]
+        known_names(
+            preset.dispatch.takeover if defaults.takeover is None else defaults.takeover, names, "takeover"
+        )
+        if defaults.endpoint is not None:
+            known_names((defaults.endpoint,), names, 'The option "endpoint"')
         self.endpoints.pairs.check(preset.speculate, has_server=server is not None)
         if preset.cascade.aim == "money":
             self.catalog.check_prices(self.endpoints.tiers, "")

@@ -158,7 +158,7 @@ class Dispatcher:
         starts = arranged.starts
         order = self._preset.dispatch.takeover if takeover is None else takeover
         if order:
-            known_names(order, candidates, "takeover")
+            known_names(order, [candidate.name for candidate in candidates], "takeover")
             able = _in_order(able, order)
             deprioritised = _in_order(deprioritised, order)
         heirs = heirs_of(able, arranged, {*resting, *probing}) if has_data(able) else ()

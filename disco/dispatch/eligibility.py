@@ -49,18 +49,17 @@ def is_within(reach: Reach, bound: Reach) -> bool:
     return reach not in _FARTHER[bound]
 
 
-def known_names(names: Collection[str], candidates: Sequence[Candidate], option: str) -> None:
+def known_names(names: Collection[str], known: Collection[str], option: str) -> None:
     """Check that endpoints which an option names exist.
 
     Args:
         names: the names.
-        candidates: every configured endpoint.
+        known: those of every configured endpoint.
         option: where the names stand, for the message.
 
     Raises:
         ConfigurationError: one does not.
     """
-    known = [candidate.name for candidate in candidates]
     for name in names:
         if name not in known:
             raise ConfigurationError(
@@ -92,7 +91,7 @@ def eligible(
     wanted_tokens = _wanted_tokens(features)
     needs, pinned = features.needs, features.endpoint
     if pinned is not None:
-        known_names((pinned,), candidates, 'The option "endpoint"')
+        known_names((pinned,), [candidate.name for candidate in candidates], 'The option "endpoint"')
     too_far = _FARTHER[features.reach]
     left = []
     for candidate in candidates:

@@ -249,3 +249,9 @@ def test_a_budget_that_is_no_amount_is_refused_in_a_line(budget, said):
     with pytest.raises(ConfigurationError, match=said) as caught:
         Disco(api_key="k", base_url="http://127.0.0.1:1/v1", budget=budget, state=False)
     assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("option", [{"takeover": ["devise"]}, {"endpoint": "devise"}])
+def test_a_name_of_no_endpoint_among_the_defaults_is_refused_at_once(option):
+    with pytest.raises(ConfigurationError, match=r"'devise'.*Did you mean 'device'"):
+        Disco(api_key="k", local=quick_device(), default_options=option, state=False)
