@@ -180,15 +180,19 @@ def _who(row: Mapping[str, Any]) -> str:
 
 
 def _reasons(row: Mapping[str, Any]) -> dict[tuple[str, str, str], Mapping[str, Any]]:
-    """Return what the plan says about each endpoint; older records only have who was put last, and who was cut."""
+    """Return what the plan says about each endpoint; older records only have who was put last, and who was cut.
+
+    Both get the codes that newer records have: "low" alone is a battery in the one and a budget in the other.
+    """
     found: dict[tuple[str, str, str], Mapping[str, Any]] = {}
     for entry in row.get("why") or ():
         found[str(entry["endpoint"]), str(entry["does"]), str(entry["code"])] = entry
     if not found:
         for entry in row.get("deprioritised") or ():
-            found[str(entry["endpoint"]), "comes last", str(entry["reason"])] = entry
+            found[str(entry["endpoint"]), "rests", str(entry["reason"])] = entry
         for entry in row.get("budget_cuts") or ():
-            found[str(entry["endpoint"]), f"is cut ({entry['what']})", str(entry["why"])] = entry
+            if entry["what"] != "move":
+                found[str(entry["endpoint"]), "stands_by", f"budget_{entry['why']}"] = entry
     return found
 
 
