@@ -82,6 +82,7 @@ def test_replay_keeps_what_nothing_is_better_than(capsys):
         (["server"] * 80, "no first token of the device"),
         (["device"] * 80, "no first token of the server"),
         (["race"] * 10, "10 requests say little: record at least 50"),
+        (["race"], "1 request says little: record at least 50"),
     ],
 )
 def test_where_records_do_not_say_enough_that_is_said_with_what_would_help(kinds, lacks, capsys):
