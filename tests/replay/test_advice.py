@@ -133,6 +133,23 @@ def test_tune_needs_no_option_and_says_where_the_preset_is_and_what_it_would_hav
     assert load_preset("tuned.toml").cost.exchange_rate == load_preset("cheap").cost.exchange_rate
 
 
+def test_tune_claims_to_save_no_more_than_was_paid_where_recorded_answers_moved(capsys):
+    """A preset's answers move in its replay. If those of the recording stayed, they would cost more than they did."""
+    records = []
+    for i, kind in enumerate(MIXED):
+        prompt = 20 + (i * 37) % 280
+        sides = {"device": device(0.1 + FAST_DEVICE * prompt), "server": SERVER}
+        sides = {name: replace(side, answer_tokens=200) for name, side in sides.items()}
+        starts = {"device": ["device"], "server": ["server"]}.get(kind, ["device", "server"])
+        more = {"created_s": 1e9 + i * 30, "prompt_tokens": prompt, "pace_tps": 12.0, "move": True}
+        records.append(replace(played(sides, *map(Start, starts), **more), preset="balanced"))
+    path = str(file_of(Path("routes.jsonl"), *records))
+    printed = said(capsys, "tune", path, "--jobs=1", "--verify-requests=100")
+    rows = {line.split("│")[1].strip(): line.split("│")[2:-1] for line in printed if line.startswith("│")}
+    measured, replayed = (float(rows[f"what was, {how}"][3].split()[0]) for how in ("measured", "replayed"))
+    assert 0 < replayed <= measured
+
+
 def test_what_the_tuned_preset_costs_is_no_more_than_what_was_unless_asked_for(capsys):
     """Recorded under the device alone, which is free: a preset that asks the server would be dearer."""
     path = recorded("routes.jsonl", *["device"] * 60, *["server"] * 2, s_per_token=0.02)
