@@ -151,7 +151,7 @@ def _facts(row: Mapping[str, Any]) -> _Facts:
     first_s = pace["ttft_raw_s"] if shown_s is None else shown_s
     energy_j = ledger["device_energy_j"]
     return _Facts(
-        created_s=None if row.get("created_s") is None else float(row["created_s"]),
+        created_s=None if row.get("created_s") is None else _amount(row["created_s"]),
         preset=str(row["preset"]),
         who=_who(row),
         first_word_s=None if first_s is None else _amount(first_s),
@@ -222,7 +222,7 @@ def _enter(found: RecordingSummary, facts: _Facts) -> None:
 
 
 def _amount(value: Any) -> float:
-    """Return an amount of money or energy.
+    """Return an amount of money, energy or time.
 
     Raises:
         ValueError: it is none: a record from a damaged file.

@@ -110,6 +110,18 @@ def test_a_summary_of_records_without_reasons_tells_a_budget_from_a_battery(tmp_
     assert "device was asked in 1 of 1: the battery was low (1)\n" in out
 
 
+def test_a_damaged_time_does_not_hide_the_others_in_a_summary(tmp_path, capsys):
+    path = tmp_path / "routes.jsonl"
+    lines = [replace(moved(), created_s=at).to_json() for at in (CREATED_S, CREATED_S + 60, CREATED_S + 120)]
+    lines[1] = lines[1].replace(f'"created_s": {CREATED_S + 60}', '"created_s": NaN')
+    assert "NaN" in lines[1]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    assert main(["show", str(path), "--summary"]) == 0
+    out = capsys.readouterr().out
+    assert "2 requests, 2025-1" in out
+    assert "line 2: a damaged record; left out" in " ".join(out.split())
+
+
 def test_a_long_file_is_not_read_into_memory(tmp_path):
     """Only the listed lines are kept, and none of the others is parsed: they are no records."""
     path = tmp_path / "long.jsonl"
