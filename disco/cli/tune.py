@@ -18,6 +18,7 @@ from disco.replay.sweeps.executors import open_executor
 from disco.replay.tuning.objective import Trial, TuningObjective, parse_max_cost
 from disco.replay.tuning.preset_file import write_preset
 from disco.replay.tuning.search import Tuned, tune
+from disco.timeline.words import plural
 
 __all__ = ["run_tune"]
 
@@ -60,7 +61,7 @@ def run_tune(screen: Screen, arguments: argparse.Namespace) -> int:
         would = _came(str(out), tuned.chosen)
         rows = [measured(recent), was, would]
         screen.table(
-            f"The last {was.requests:,} requests of the recording, each replayed on the same times",
+            f"The last {plural(was.requests, 'request')} of the recording, each replayed on the same times",
             *came_table(rows),
         )
         lacks = too_little(was.requests, situation.assumed)
@@ -112,7 +113,7 @@ def _show(screen: Screen, tuned: Tuned) -> None:
         for trial in tuned.verified
     ]
     header = ("policy", "α", "λ", "pace", "mean s", "P99 s", "$/1000", "bill", "× server", "QoE", "late")
-    requests = f"{reference.requests:,} requests, token by token"
+    requests = f"{plural(reference.requests, 'request')}, token by token"
     screen.table(f"The best of {tuned.searched} settings, {requests}", header, rows)
     screen.line(_summary(tuned), style="bold")
 

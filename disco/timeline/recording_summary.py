@@ -151,7 +151,7 @@ def _facts(row: Mapping[str, Any]) -> _Facts:
     first_s = pace["ttft_raw_s"] if shown_s is None else shown_s
     energy_j = ledger["device_energy_j"]
     return _Facts(
-        created_s=None if row.get("created_s") is None else float(row["created_s"]),
+        created_s=None if row.get("created_s") is None else _amount(row["created_s"]),
         preset=str(row["preset"]),
         who=_who(row),
         first_word_s=None if first_s is None else _amount(first_s),
@@ -180,15 +180,19 @@ def _who(row: Mapping[str, Any]) -> str:
 
 
 def _reasons(row: Mapping[str, Any]) -> dict[tuple[str, str, str], Mapping[str, Any]]:
-    """Return what the plan says about each endpoint; older records only have who was put last, and who was cut."""
+    """Return what the plan says about each endpoint; older records only have who was put last, and who was cut.
+
+    Both get the codes that newer records have: "low" alone is a battery in the one and a budget in the other.
+    """
     found: dict[tuple[str, str, str], Mapping[str, Any]] = {}
     for entry in row.get("why") or ():
         found[str(entry["endpoint"]), str(entry["does"]), str(entry["code"])] = entry
     if not found:
         for entry in row.get("deprioritised") or ():
-            found[str(entry["endpoint"]), "comes last", str(entry["reason"])] = entry
+            found[str(entry["endpoint"]), "rests", str(entry["reason"])] = entry
         for entry in row.get("budget_cuts") or ():
-            found[str(entry["endpoint"]), f"is cut ({entry['what']})", str(entry["why"])] = entry
+            if entry["what"] != "move":
+                found[str(entry["endpoint"]), "stands_by", f"budget_{entry['why']}"] = entry
     return found
 
 
@@ -218,7 +222,7 @@ def _enter(found: RecordingSummary, facts: _Facts) -> None:
 
 
 def _amount(value: Any) -> float:
-    """Return an amount of money or energy.
+    """Return an amount of money, energy or time.
 
     Raises:
         ValueError: it is none: a record from a damaged file.

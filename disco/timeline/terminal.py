@@ -190,7 +190,7 @@ class _Drawing:
 
     def _plain(self, text: str) -> str:
         text = printable(text)
-        return text.replace("µ$", "u$").encode("ascii", "replace").decode() if self._is_ascii else text
+        return text.encode("ascii", "replace").decode() if self._is_ascii else text
 
     def _legend(self) -> Iterator[Text]:
         kinds = dict.fromkeys(span.kind for lane in self._timeline.lanes for span in lane.spans)

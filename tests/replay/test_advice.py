@@ -82,6 +82,7 @@ def test_replay_keeps_what_nothing_is_better_than(capsys):
         (["server"] * 80, "no first token of the device"),
         (["device"] * 80, "no first token of the server"),
         (["race"] * 10, "10 requests say little: record at least 50"),
+        (["race"], "1 request says little: record at least 50"),
     ],
 )
 def test_where_records_do_not_say_enough_that_is_said_with_what_would_help(kinds, lacks, capsys):
@@ -130,6 +131,23 @@ def test_tune_needs_no_option_and_says_where_the_preset_is_and_what_it_would_hav
         line.startswith('Change to tuned.toml (preset="./tuned.toml"): it would have') for line in printed
     )
     assert load_preset("tuned.toml").cost.exchange_rate == load_preset("cheap").cost.exchange_rate
+
+
+def test_tune_claims_to_save_no_more_than_was_paid_where_recorded_answers_moved(capsys):
+    """A preset's answers move in its replay. If those of the recording stayed, they would cost more than they did."""
+    records = []
+    for i, kind in enumerate(MIXED):
+        prompt = 20 + (i * 37) % 280
+        sides = {"device": device(0.1 + FAST_DEVICE * prompt), "server": SERVER}
+        sides = {name: replace(side, answer_tokens=200) for name, side in sides.items()}
+        starts = {"device": ["device"], "server": ["server"]}.get(kind, ["device", "server"])
+        more = {"created_s": 1e9 + i * 30, "prompt_tokens": prompt, "pace_tps": 12.0, "move": True}
+        records.append(replace(played(sides, *map(Start, starts), **more), preset="balanced"))
+    path = str(file_of(Path("routes.jsonl"), *records))
+    printed = said(capsys, "tune", path, "--jobs=1", "--verify-requests=100")
+    rows = {line.split("│")[1].strip(): line.split("│")[2:-1] for line in printed if line.startswith("│")}
+    measured, replayed = (float(rows[f"what was, {how}"][3].split()[0]) for how in ("measured", "replayed"))
+    assert 0 < replayed <= measured
 
 
 def test_what_the_tuned_preset_costs_is_no_more_than_what_was_unless_asked_for(capsys):

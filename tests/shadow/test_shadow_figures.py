@@ -332,6 +332,9 @@ def test_the_last_words_say_what_the_recording_does_not_say(tmp_path, capsys):
     few = last_words(tmp_path, capsys, [raced(0.4, 0.4, "server", plan(ALONE["server"])) for _ in range(10)])
     assert "does not say whether to change to 'other'" in few
     assert "10 answers say little: record at least 50" in few
+    one = last_words(tmp_path, capsys, [raced(0.4, 0.4, "server", plan(ALONE["server"]))])
+    assert "over 1 answer, with" in one
+    assert "1 answer says little: record at least 50" in one
     other = plan(ALONE["server"])
     never = [alone_on("device", 0.4, other, known=False) for _ in range(60)]
     assert "100 % of its first words rest on times that are only assumed" in last_words(

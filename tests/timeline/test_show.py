@@ -11,6 +11,7 @@ from timeline.test_marks import moved
 
 from disco.cli import main
 from disco.cli.pictures.recording_lines import newest
+from disco.plan import BudgetCut, CoolDown
 from disco.timeline import read_record, timeline_html, timeline_svg
 
 CREATED_S = 1_764_115_200.25
@@ -94,6 +95,31 @@ def test_the_recording_itself_is_never_overwritten(recording, capsys):
     before = recording.read_bytes()
     assert main(["show", str(recording), "--answer", "1", "--svg", str(recording)]) == 2
     assert recording.read_bytes() == before
+
+
+def test_a_summary_of_records_without_reasons_tells_a_budget_from_a_battery(tmp_path, capsys):
+    """Both say "low". A move that was cut is no reason of a plan: newer records have none for it either."""
+    path = tmp_path / "routes.jsonl"
+    cut = (BudgetCut("server", "hedge", "low"), BudgetCut("device", "move", "spent"))
+    record = replace(moved(), budget_cuts=cut, deprioritised=(CoolDown("device", "low"),))
+    assert not record.why
+    path.write_text(record.to_json(timelines=True) + "\n", encoding="utf-8")
+    assert main(["show", str(path), "--summary"]) == 0
+    out = capsys.readouterr().out
+    assert "server was asked in 1 of 1: not asked, little of a budget was left (1)\n" in out
+    assert "device was asked in 1 of 1: the battery was low (1)\n" in out
+
+
+def test_a_damaged_time_does_not_hide_the_others_in_a_summary(tmp_path, capsys):
+    path = tmp_path / "routes.jsonl"
+    lines = [replace(moved(), created_s=at).to_json() for at in (CREATED_S, CREATED_S + 60, CREATED_S + 120)]
+    lines[1] = lines[1].replace(f'"created_s": {CREATED_S + 60}', '"created_s": NaN')
+    assert "NaN" in lines[1]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    assert main(["show", str(path), "--summary"]) == 0
+    out = capsys.readouterr().out
+    assert "2 requests, 2025-1" in out
+    assert "line 2: a damaged record; left out" in " ".join(out.split())
 
 
 def test_a_long_file_is_not_read_into_memory(tmp_path):

@@ -16,7 +16,7 @@ from disco.amounts import money
 from disco.replay.metrics.over_seeds import Summary
 from disco.replay.report.findings import number
 from disco.replay.workload.trace import Trace
-from disco.timeline.words import seconds
+from disco.timeline.words import plural, seconds
 
 __all__ = [
     "ENOUGH_REQUESTS",
@@ -138,7 +138,8 @@ def too_little(requests: int, assumed: Mapping[str, int]) -> list[str]:
     out = []
     if requests < ENOUGH_REQUESTS:
         out.append(
-            f"{requests:,} requests say little: record at least {ENOUGH_REQUESTS}, better some hundred."
+            f"{plural(requests, 'request')} {'says' if requests == 1 else 'say'} little: record at least "
+            f"{ENOUGH_REQUESTS}, better some hundred."
         )
     for side, seen in assumed.items():
         ask = (
@@ -233,7 +234,7 @@ def _would(one: Came, was: Came) -> str:
     before = f"P50 {seconds(was.ttft_p50_s)}, P90 {seconds(was.ttft_p90_s)}"
     same = not any(_changes(one, was)[:2])
     when = f"as soon as it came ({first})" if same else f"after {first} instead of {before}"
-    return f"would have {paid} over {was.requests:,} requests, with the first word {when}"
+    return f"would have {paid} over {plural(was.requests, 'request')}, with the first word {when}"
 
 
 def _keep(was: Came, others: Sequence[Came]) -> str:

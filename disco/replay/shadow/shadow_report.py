@@ -12,6 +12,7 @@ from disco.replay.report.findings import number
 from disco.replay.report.terminal_tables import TableData
 from disco.replay.shadow.shadow_figures import Comparison, Interval, Side
 from disco.session.records.shadow_record import BASES, Basis
+from disco.timeline.words import plural
 
 __all__ = ["left_out_line", "notes", "sentence", "tables", "verdict"]
 
@@ -28,7 +29,7 @@ def sentence(one: Comparison) -> str:
         parts.append(f"would have cost {number(one.other.cost_usd * 1000)} USD per 1,000")
     else:
         parts.append(f"would have cost {_change(cost)}")
-    head = f"Under {one.shadow!r}, {one.answers:,} answers {parts[0]}"
+    head = f"Under {one.shadow!r}, {plural(one.answers, 'answer')} {parts[0]}"
     if one.is_cascade:
         first = f"{head} if none of them rose; the first tier's first word comes {_later(ttft)}, its verdict after that"
         if one.rises is None or one.rise_usd is None:
@@ -45,7 +46,9 @@ def sentence(one: Comparison) -> str:
 def tables(one: Comparison) -> list[TableData]:
     """Return the figures of both presets, and how each number is known."""
     real, other = one.real, one.other
-    title = f"{one.preset} as it was, and {one.shadow} as it would have been · {one.answers:,} answers"
+    title = (
+        f"{one.preset} as it was, and {one.shadow} as it would have been · {plural(one.answers, 'answer')}"
+    )
     rows = (
         (
             "first token, mean s",
@@ -118,8 +121,8 @@ def verdict(one: Comparison) -> list[str]:
     spent, would = (number(side.cost_usd * one.answers) for side in (one.real, one.other))
     cost = "nothing either way" if math.isnan(one.cost_ratio.value) else _change(one.cost_ratio)
     what = (
-        f"it would have cost {cost}, {would} USD instead of {spent} USD over {one.answers:,} answers, with the first "
-        f"word {_later(one.ttft_mean_s)}"
+        f"it would have cost {cost}, {would} USD instead of {spent} USD over {plural(one.answers, 'answer')}, with "
+        f"the first word {_later(one.ttft_mean_s)}"
     )
     if lacks:
         return [
@@ -149,7 +152,8 @@ def _lacks(one: Comparison) -> list[str]:
     out = []
     if one.answers < ENOUGH_REQUESTS:
         out.append(
-            f"{one.answers:,} answers say little: record at least {ENOUGH_REQUESTS}, better some hundred."
+            f"{plural(one.answers, 'answer')} {'says' if one.answers == 1 else 'say'} little: record at least "
+            f"{ENOUGH_REQUESTS}, better some hundred."
         )
     if one.ttft_from["assumed"] > _SOME:
         out.append(

@@ -130,7 +130,7 @@ def tune(
     found = search.wide(thinned, policies, aim)
     few = trace.take(max(0, len(trace) - verify_requests), len(trace))
     reference = search.reference(few)
-    recorded = search.recorded(few) if is_recording(trace) else None
+    recorded = search.recorded(few, moves=True) if is_recording(trace) else None
     if recorded is not None and max_cost is None:
         aim = TuningObjective(objective, recorded.cost_usd * AS_DEAR, max_p99_s)
     shortlist = _shortlist(found, aim, search.reference(thinned))
@@ -185,9 +185,12 @@ class _Search:
         """Return the trial of server_only."""
         return self._run(trace, [Arm("server_only", 1.0, 0.0)], "searching")[0]
 
-    def recorded(self, trace: Trace) -> Trial:
-        """Return the trial of a recording's own starts."""
-        return self._run(trace, [Arm(RECORDED, 1.0, 0.0)], "searching")[0]
+    def recorded(self, trace: Trace, *, moves: bool = False) -> Trial:
+        """Return the trial of a recording's own starts; with `moves`, answers move if some of the recorded did."""
+        arm = Arm(RECORDED, 1.0, 0.0)
+        if moves and trace.features["moved"].any():
+            return self.exact(trace, [arm], self.scenario.pace_tps, self.exchange_rate)[0]
+        return self._run(trace, [arm], "searching")[0]
 
     def exact(
         self, trace: Trace, arms: Sequence[Arm], pace_tps: float | None, exchange_rate: float
