@@ -31,6 +31,7 @@ from disco.replay.workload.scenario import Arm, Scenario
 from disco.replay.workload.synthetic import Arrivals, synthetic_trace
 from disco.replay.workload.trace import Trace
 from disco.replay.workload.trace_survey import Survey, survey
+from disco.timeline.words import plural
 
 __all__ = ["run_replay"]
 
@@ -168,6 +169,11 @@ def _replay(screen: Screen, arguments: argparse.Namespace) -> Replayed:
                 notes.append(
                     f"{drafted:,} answers were drafted when they were recorded: their times per token are not used."
                 )
+        moved = int(source.features["moved"].sum()) if is_recording(source) else 0
+        if moved and not arguments.migrate:
+            notes.append(
+                f"{plural(moved, 'recorded answer')} moved, and here all stay: --migrate lets them move, too."
+            )
         task, requests = _task(arguments, source), len(source)
     work = requests * len(task.arms) * len(task.scenarios) * arguments.seeds
     jobs = arguments.jobs

@@ -148,6 +148,7 @@ def test_tune_claims_to_save_no_more_than_was_paid_where_recorded_answers_moved(
     rows = {line.split("│")[1].strip(): line.split("│")[2:-1] for line in printed if line.startswith("│")}
     measured, replayed = (float(rows[f"what was, {how}"][3].split()[0]) for how in ("measured", "replayed"))
     assert 0 < replayed <= measured
+    assert "moved, and here all stay: --migrate" in " ".join(said(capsys, "replay", path))
 
 
 def test_what_the_tuned_preset_costs_is_no_more_than_what_was_unless_asked_for(capsys):
