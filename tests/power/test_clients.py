@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from functools import partial
@@ -299,6 +300,25 @@ async def test_the_environment_switches_psutil_off_and_another_servers_work_is_n
         watch._take(watch._sensors.read)
         loads.append(watch._readings)
     assert loads == [PowerReadings(load_share=1.0), UNKNOWN]
+
+
+def test_first_requests_that_are_cancelled_at_once_leave_nothing_behind():
+    """Neither a reading that never ends, nor a place in the device's queue: in each event loop, the first one waits."""
+    settings = {"local": device(answer="From here."), "preset": preset("device_only"), "state": False}
+    watched, unwatched = (client(power=source, **settings) for source in (Sensors(), False))
+
+    async def cut(one: AsyncDisco, turns: int) -> None:
+        asking = asyncio.ensure_future(create(one))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.wait([asking])
+
+    for turns in range(1, 6):
+        for one in (watched, unwatched):
+            asyncio.run(cut(one, turns))
+    assert asyncio.run(create(watched)).route.winner == "device"
+    assert [s.planned for s in unwatched.router.statistics.endpoints.values()] == [0]
 
 
 def test_the_synchronous_client_has_it_too():
