@@ -156,6 +156,11 @@ class Candidate:
         """The parties that the endpoint's work is charged to."""
         return self.parts or (Payer(self.name, self.place, self.rates),)
 
+    @property
+    def charged(self) -> Rates:
+        """What the endpoint's own work is charged at: `rates` without what plans count for its traffic."""
+        return next((payer.rates for payer in self.parts if payer.name == self.name), self.rates)
+
     def first_token_quantile_s(self, q: float) -> float:
         """Return the time to first token beside prefill that a share `q` of attempts stays below, about, s."""
         known = self.ttft_quantiles

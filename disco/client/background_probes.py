@@ -85,9 +85,8 @@ class BackgroundProbes:
             if held is not None:
                 held.settle(0, used, reported=False, now=anyio.current_time())
             if used.prompt_tokens or used.completion_tokens:
-                rates = next((p.rates for p in candidate.payers if p.name == candidate.name), candidate.rates)
                 tokens = used.prompt_tokens, used.completion_tokens
-                self._charges.append(Charge.of(None, candidate.name, Phase.PROBE, rates, *tokens))
+                self._charges.append(Charge.of(None, candidate.name, Phase.PROBE, candidate.charged, *tokens))
 
 
 def _reserved(budgets: BudgetReservation | None, endpoint: str) -> BudgetReservation | None:

@@ -123,6 +123,8 @@ class PowerWatch:
         if age_s < EVERY_S:
             return
         if self._ends is None:
+            await self._host.begin()
+        if self._ends is None:
             self._ends = anyio.Event()
             await self._host.start(self._read, self._ends)
         if age_s >= OLD_S:

@@ -269,6 +269,7 @@ class Router:
         features = features_of(request, stream=stream, local_only=local_only, reach=self.reach_of(options))
         if options.endpoint is not None:
             features = replace(features, endpoint=options.endpoint)
+        await self._host.begin()  # a request that is cancelled here has claimed nothing yet
         power = await self.power.look(preset.power)
         members = self.endpoints.members(server, drafting_of(options, preset, power))
         endpoints = {m.name: m.endpoint for m in members}

@@ -298,9 +298,9 @@ def load_preset(preset: str | os.PathLike[str] | Mapping[str, Any] | Preset) -> 
     if isinstance(preset, Mapping):
         return Preset(**preset)
     if isinstance(preset, str) and not preset.endswith(".toml") and not {"/", os.sep} & set(preset):
-        path = resource_dir("policies") / f"{preset}.toml"
-        if not path.is_file():
+        if preset not in available_presets():
             raise ConfigurationError(_no_preset(preset))
+        path = resource_dir("policies") / f"{preset}.toml"
     else:
         path = Path(preset)
     return _read(path)
@@ -308,11 +308,11 @@ def load_preset(preset: str | os.PathLike[str] | Mapping[str, Any] | Preset) -> 
 
 def _no_preset(name: str) -> str:
     """Return the message for a name that no shipped preset has: every name with its summary, the nearest first."""
-    listed = (f"  {known}: {load_preset(known).summary}" for known in by_nearness(name, available_presets()))
-    return (
-        f"no preset is called {name!r}. {meant(name, available_presets())} To use a file of your own, give its path, "
-        'such as "./mine.toml". '
-        "Presets:\n" + "\n".join(listed)
+    known, start = available_presets(), name[:120]
+    listed = (f"  {one}: {load_preset(one).summary}" for one in by_nearness(start, known))
+    said = " ".join(filter(None, (f"no preset is called {shown(name)}.", meant(start, known))))
+    return f'{said} To use a file of your own, give its path, such as "./mine.toml". Presets:\n' + "\n".join(
+        listed
     )
 
 
@@ -348,7 +348,7 @@ def _read(path: Path) -> Preset:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigurationError(f"the preset {path} cannot be read: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # also of a path that no file can have
         raise ConfigurationError(f"the preset {path} is not valid TOML: {error}") from error
     try:
         return Preset(**{"name": path.stem, **values})

@@ -95,7 +95,7 @@ def within_budget(
             starts.append(start)
     if not starts:
         stand_in = _stand_in(plan, limited, affordable, deprioritised, reservation, now)
-        left = max((share[name] for name in limited), default=0.0)
+        left = max(reservation.left_share(name, now) for name in limited)
         code = "budget_low" if left < FOR_ANSWERS else "budget_short"
         starts = [Start(stand_in, 0.0, Why(code, left, FOR_ANSWERS))]
     early_s = min(s.after_s for s in starts)

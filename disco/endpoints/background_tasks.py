@@ -26,8 +26,8 @@ class BackgroundTasks:
     def __init__(self) -> None:
         self._main: _Main | None = None
 
-    async def start(self, function: Callable[..., Coroutine[Any, Any, None]], *args: object) -> None:
-        """Run `function(*args)` in the background. The function must not raise."""
+    async def begin(self) -> None:
+        """Make ready to run tasks in this event loop. Then `start` does not wait, so nothing can cancel it."""
         main = self._main
         # A client may outlive its event loop (several asyncio.run in a row). The old loop's tasks ended with
         # that loop, so a new loop gets a new group.
@@ -36,8 +36,11 @@ class BackgroundTasks:
             main.begin()
         if not main.ready.is_set():  # waiting on a set event would cost a turn of the loop
             await main.ready.wait()  # concurrent callers wait for the same group
-        keep_interrupts_out(function)
-        main.group.start_soon(function, *args)
+
+    async def start(self, function: Callable[..., Coroutine[Any, Any, None]], *args: object) -> None:
+        """Run `function(*args)` in the background. The function must not raise."""
+        await self.begin()
+        self.start_soon(function, *args)
 
     @property
     def is_open(self) -> bool:

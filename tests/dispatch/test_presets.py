@@ -113,6 +113,8 @@ def test_mistakes_in_names_sections_and_files_are_named(tmp_path):
         (bad, r"mine\.toml.*budget"),
         (broken, r"broken\.toml is not valid TOML"),
         (tmp_path / "none.toml", "cannot be read"),
+        ("x" * 300, r"no preset is called 'x{1,60}\.\.\.x{1,60}'\. To"),  # longer than a file's name may be
+        ("a\0b.toml", "null byte"),
     ]:
         with pytest.raises(ConfigurationError, match=said):
             load_preset(wrong)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from functools import partial
@@ -299,6 +300,36 @@ async def test_the_environment_switches_psutil_off_and_another_servers_work_is_n
         watch._take(watch._sensors.read)
         loads.append(watch._readings)
     assert loads == [PowerReadings(load_share=1.0), UNKNOWN]
+
+
+async def test_an_urgent_request_without_money_for_the_server_says_how_much_is_left():
+    _, one = both(Laptop(LOW), price=(1e6, 1e6), budget={"usd": 400, "per": "day"}, state=False)
+    async with one:
+        assert (await create(one, question(5))).route.bill_usd > 0
+        route = (await create(one, question(500), disco={"budget_class": "urgent"})).route
+    (why,) = [reason for reason in route.why if reason.does == "starts"]
+    assert why.code in ("budget_short", "budget_low")
+    assert why.value == pytest.approx(route.budget["usd"]["left"] / 400)
+    assert why.value < 1
+
+
+def test_first_requests_that_are_cancelled_at_once_leave_nothing_behind():
+    """Neither a reading that never ends, nor a place in the device's queue: in each event loop, the first one waits."""
+    settings = {"local": device(answer="From here."), "preset": preset("device_only"), "state": False}
+    watched, unwatched = (client(power=source, **settings) for source in (Sensors(), False))
+
+    async def cut(one: AsyncDisco, turns: int) -> None:
+        asking = asyncio.ensure_future(create(one))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.wait([asking])
+
+    for turns in range(1, 6):
+        for one in (watched, unwatched):
+            asyncio.run(cut(one, turns))
+    assert asyncio.run(create(watched)).route.winner == "device"
+    assert [s.planned for s in unwatched.router.statistics.endpoints.values()] == [0]
 
 
 def test_the_synchronous_client_has_it_too():

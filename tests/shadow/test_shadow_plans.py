@@ -15,6 +15,7 @@ from scripted_server import chunk, sse, usage
 from disco import AsyncDisco, Disco, PowerReadings, RouteLog
 from disco.client.shadow.shadow_preset import Shadow
 from disco.dispatch import Preset
+from disco.dispatch.power.power_section import PowerSection
 from disco.errors import ConfigurationError, EndpointFailure, FailureKind
 from disco.replay.formats import read_trace
 from disco.replay.shadow.shadow_recording import read_shadowed
@@ -279,3 +280,14 @@ async def test_a_shadow_that_is_the_same_preset_never_differs():
     for route in routes:
         assert route.shadow.ttft_s == pytest.approx(route.pace.ttft_raw_s)
         assert route.shadow.ttft_basis == "measured"
+
+
+async def test_what_plans_count_for_traffic_is_in_no_bill_of_the_other_preset():
+    real = preset("server_only").model_copy(update={"power": PowerSection(metered_usd_per_mb=1.0, spare=())})
+    server = MemoryServer(reply())
+    metered = PowerReadings(metered=True)
+    async with client(server, local=here(), preset=real, shadow=real, power=lambda: metered) as one:
+        route = (await ask(one)).route
+    assert route.shadow.bill_usd == pytest.approx(route.bill_usd)
+    assert route.shadow.policy_cost == pytest.approx(route.policy_cost)
+    assert route.shadow.cheaper_usd == pytest.approx(0.0)

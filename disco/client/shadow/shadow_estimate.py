@@ -203,4 +203,4 @@ def _usage(
 
 def _charge(candidate: Candidate, usage: Usage) -> Charge:
     tokens = usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens
-    return Charge.of(None, candidate.name, Phase.ANSWER, candidate.rates, *tokens)
+    return Charge.of(None, candidate.name, Phase.ANSWER, candidate.charged, *tokens)

@@ -108,8 +108,7 @@ def _contenders(session: Session) -> tuple[CandidateRecord, ...]:
             j_out=rates.j_out,
         )
         for candidate in session.candidates.values()
-        # What it charges, without what plans count for its traffic.
-        for rates in [next((p.rates for p in candidate.parts if p.name == candidate.name), candidate.rates)]
+        for rates in [candidate.charged]
     )
 
 
