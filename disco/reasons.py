@@ -309,7 +309,7 @@ def _from(reason: Reason) -> str:
     """Return where the number of a reason is from."""
     match reason.source:
         case "own":
-            return f"as seen in {reason.seen:,} requests"
+            return f"as seen in {reason.seen:,} request{'' if reason.seen == 1 else 's'}"
         case "told":
             return "as the server says of itself"
         case "profile":

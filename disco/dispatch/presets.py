@@ -301,8 +301,12 @@ def load_preset(preset: str | os.PathLike[str] | Mapping[str, Any] | Preset) -> 
         if preset not in available_presets():
             raise ConfigurationError(_no_preset(preset))
         path = resource_dir("policies") / f"{preset}.toml"
-    else:
+    elif isinstance(preset, str | os.PathLike):
         path = Path(preset)
+    else:
+        raise ConfigurationError(
+            f"preset is {shown(preset)}. Leave it out for the default, or give a name, a path or a dict of settings."
+        )
     return _read(path)
 
 

@@ -255,3 +255,9 @@ def test_a_budget_that_is_no_amount_is_refused_in_a_line(budget, said):
 def test_a_name_of_no_endpoint_among_the_defaults_is_refused_at_once(option):
     with pytest.raises(ConfigurationError, match=r"'devise'.*Did you mean 'device'"):
         Disco(api_key="k", local=quick_device(), default_options=option, state=False)
+
+
+@pytest.mark.parametrize("preset", [None, 5])
+def test_a_preset_that_is_none_is_named(preset):
+    with pytest.raises(ConfigurationError, match=f"preset is {preset}. Leave it out for the default"):
+        Disco(api_key="k", preset=preset, state=False)
