@@ -221,7 +221,9 @@ def test_nothing_is_lost_the_order_is_kept_and_only_forced_pieces_end_inside_a_s
         space = len(rest) - len(rest[len(piece) :].lstrip()) - len(piece)
         ends = {len(piece), len(piece) + space}  # the space before a word may have stayed with it
         # With a line's end behind it, the last line may be a fence.
-        known = {end for all_ in (rest, f"{rest}\n") for end in piece_ends(all_, in_fence=in_fence, is_all=True)}
+        known = {
+            end for all_ in (rest, f"{rest}\n") for end in piece_ends(all_, in_fence=in_fence, is_all=True)
+        }
         if ends.isdisjoint(known):
             waits = sum(lengths[: int(now * tps + 1e-6)]) - position
             dry_at = 1 / tps if spoken_at is None else spoken_at - 1 / PACE.tps  # a token may be divided
