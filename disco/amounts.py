@@ -6,7 +6,7 @@ import datetime as dt
 import math
 from typing import Final
 
-__all__ = ["compared", "date", "joules", "money", "number", "share", "span", "spent", "tokens"]
+__all__ = ["compared", "date", "joules", "money", "number", "plural", "share", "span", "spent", "tokens"]
 
 _LEAST_USD = 1e-9  # below, only that it is something matters
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -42,9 +42,14 @@ def spent(bill_usd: float, device_energy_j: float | None) -> str:
     return f"{money(bill_usd)}, {joules(device_energy_j)}" if device_energy_j else money(bill_usd)
 
 
+def plural(number: int, what: str) -> str:
+    """Return a number and what it counts."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
 def tokens(number: float) -> str:
     """Return a number of tokens."""
-    return f"{number:,.0f} token{'' if round(number) == 1 else 's'}"
+    return plural(round(number), "token")
 
 
 def span(seconds: float) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import isinf
 from typing import Literal
 
+from disco.amounts import plural
 from disco.candidate import Candidate
 from disco.plan import Plan, Source, Why
 
@@ -309,7 +310,7 @@ def _from(reason: Reason) -> str:
     """Return where the number of a reason is from."""
     match reason.source:
         case "own":
-            return f"as seen in {reason.seen:,} request{'' if reason.seen == 1 else 's'}"
+            return f"as seen in {plural(reason.seen, 'request')}"
         case "told":
             return "as the server says of itself"
         case "profile":

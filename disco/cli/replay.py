@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from disco.amounts import plural
 from disco.cli.console import Screen
 from disco.cli.option_types import asked_one_by_one, parse_budgets, parse_policies
 from disco.cli.output_files import check_output, require_plotly, write
@@ -31,7 +32,6 @@ from disco.replay.workload.scenario import Arm, Scenario
 from disco.replay.workload.synthetic import Arrivals, synthetic_trace
 from disco.replay.workload.trace import Trace
 from disco.replay.workload.trace_survey import Survey, survey
-from disco.timeline.words import plural
 
 __all__ = ["run_replay"]
 

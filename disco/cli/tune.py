@@ -7,7 +7,7 @@ import itertools
 from pathlib import Path
 
 from disco import amounts
-from disco.amounts import money
+from disco.amounts import money, plural
 from disco.cli.console import Screen
 from disco.cli.output_files import check_output
 from disco.cli.replay_options import fill_defaults
@@ -18,7 +18,6 @@ from disco.replay.sweeps.executors import open_executor
 from disco.replay.tuning.objective import Trial, TuningObjective, parse_max_cost
 from disco.replay.tuning.preset_file import write_preset
 from disco.replay.tuning.search import Tuned, tune
-from disco.timeline.words import plural
 
 __all__ = ["run_tune"]
 

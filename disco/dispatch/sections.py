@@ -27,13 +27,12 @@ class LimitsSection(Section):
 
     Attributes:
         local_only: no prompt and no answer leaves this machine, even when the device fails.
-        usd: what all servers together may charge within the time that `per` or `window_s` says, USD, above 0 and at
-            most 1e9.
+        usd: what all servers together may charge within the time that `per` or `window_s` says, USD, above 0.
         server_tokens: what all servers together may process in that time, tokens of prompts and answers, above 0.
         device_tokens: the same limit for the device.
         per: the calendar period, in UTC, that these three limits hold for: "hour", "day", "week" (from Monday) or
             "month".
-        window_s: instead of `per`, a number of seconds, above 0: they hold in every span of that length.
+        window_s: instead of `per`, a number of seconds: they hold in every span of that length.
         unreported: how to count a server's attempt that ended without usage (mostly a cancelled one): "estimated",
             with the ledger's estimate, or "reserved", with its whole reservation, for a provider that bills cancelled
             answers in full.
@@ -46,7 +45,7 @@ class LimitsSection(Section):
     server_tokens: int | None = Field(default=None, gt=0, le=10**15)
     device_tokens: int | None = Field(default=None, gt=0, le=10**15)
     per: Period | None = None
-    window_s: float | None = Field(default=None, gt=0.0)
+    window_s: float | None = Field(default=None, ge=0.001, le=1e9)
     unreported: Literal["estimated", "reserved"] = "estimated"
     account: str = Field(default="", max_length=200)
 

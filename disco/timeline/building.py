@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from disco.amounts import money, spent
+from disco.amounts import money, plural, spent
 from disco.cost import Charge, Totals
 from disco.reasons import sentence
 from disco.session.records.route_record import RouteRecord
@@ -12,7 +12,7 @@ from disco.timeline.lanes import end_of, lanes_of
 from disco.timeline.marks import marks_of
 from disco.timeline.model import Cost, Timeline
 from disco.timeline.reader import reader_of
-from disco.timeline.words import plural, seconds
+from disco.timeline.words import seconds
 
 __all__ = ["timeline_of"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import inf
 
+from disco.amounts import plural
 from disco.session.attempt.attempt_state import AttemptOutcome, Role
 from disco.session.records.route_record import (
     TIMELINE_DIGITS,
@@ -16,7 +17,7 @@ from disco.session.records.route_record import (
 from disco.timeline.lanes import end_of, unstarted
 from disco.timeline.model import Lane, Mark, MarkKind
 from disco.timeline.reader import retracted_tokens
-from disco.timeline.words import plural, seconds
+from disco.timeline.words import seconds
 
 __all__ = ["marks_of"]
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from disco.timeline.model import SpanKind
 
-__all__ = ["SPAN_WORDS", "mark_label", "plural", "printable", "seconds", "tick_step"]
+__all__ = ["SPAN_WORDS", "mark_label", "printable", "seconds", "tick_step"]
 
 SPAN_WORDS: Final = {
     SpanKind.DELAYED: "planned for later",
@@ -24,11 +24,6 @@ SPAN_WORDS: Final = {
 def seconds(value: float) -> str:
     """Return a time, s, to what matters of it."""
     return f"{value:.0f} s" if value >= 100 else f"{value:.1f} s" if value >= 10 else f"{value:.2f} s"
-
-
-def plural(number: int, what: str) -> str:
-    """Return a number and what it counts."""
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def printable(text: str) -> str:

@@ -241,6 +241,7 @@ async def test_text_is_passed_on_as_it_comes_where_nothing_is_said():
         ({"usd": 1e308, "per": "hour"}, "usd: Input should be less than or equal to 1000000000"),
         ({"server_tokens": "many", "per": "day"}, "server_tokens: must be a number"),
         ({"usd": 5, "window_s": "60"}, "window_s: must be a number"),
+        ({"usd": 5, "window_s": 1e308}, "window_s: Input should be less than or equal to 1000000000"),
         ({1: 2}, "unknown key 1"),
         ({"usd": 5, "per": "x" * 10_000}, "not 'x"),
     ],

@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -37,6 +38,15 @@ def test_refusals_silence_hiccups_and_old_failures_do_not_open_it():
         fail(breaker, 1e6)
     assert breaker.state(1e6) == "open"
     assert breaker.state(5.0) == "closed"  # a clock that went back belongs to another loop
+
+
+@pytest.mark.parametrize("asked_s", [1e9, 1e300])
+def test_a_server_may_ask_for_a_rest_of_a_day_and_no_longer(asked_s):
+    breaker = Breaker()
+    for at in (0.0, 1.0):  # opens, and is told once more while it is open
+        fail(breaker, at, "rate_limit", retry_after_s=asked_s)
+    assert breaker.state(86_400.0) == "open"
+    assert breaker.state(86_402.0) == "half_open"
 
 
 kinds = st.sampled_from([*COUNTED, *REFUSALS, *SILENT, *AT_ONCE, "stopped", "overdue", None])

@@ -18,7 +18,7 @@ from disco.client.endpoint_catalog.local_servers import LocalServer, is_address
 from disco.client.endpoint_catalog.runtimes import Runtime
 from disco.client.learnt.kept_breakers import BREAKER
 from disco.dispatch import load_preset
-from disco.dispatch.breakers.circuit_breaker import REFUSED
+from disco.dispatch.breakers.circuit_breaker import REFUSED, BreakerConfig
 from disco.errors import ConfigurationError, DiscoError, FailureKind
 from disco.session.failed_answer import WORDS
 from disco.state import Database, state_path
@@ -29,7 +29,6 @@ from disco.state.schema import damage_of
 __all__ = ["check_client", "check_cool_downs", "check_preset", "check_state_file"]
 
 _LEAST_BYTES: Final = 2**20  # of a disk, for what one answer adds to the file
-_LONGEST_REST_S: Final = 86_400.0
 _CORRECT: Final = "Correct the file, or name a preset with --preset"
 
 
@@ -132,17 +131,16 @@ def _resting(fact: Fact, now: float) -> Finding | None:
         kind, left_s = FailureKind(fact.value["why"]), float(fact.value["until"]) - now
     except (KeyError, TypeError, ValueError):
         return None
-    if not 0 < left_s < _LONGEST_REST_S:
+    if not 0 < left_s <= BreakerConfig().longest_asked_s:
         return None
     what, remedy = WORDS[kind]
     of_model = f" for the model {model!r}" if model else ""
-    # A refusal concerns that program's key, which need not be this one's.
-    finding = works if kind in REFUSED else does_not
-    return finding(
-        "cool-down",
-        f"Endpoint {name!r} ({where}) is left alone{of_model} for {left_s:.0f} s more: it {what}.",
-        remedy[:1].upper() + remedy[1:] if remedy else "It is tried again by itself",
-    )
+    remedy = remedy[:1].upper() + remedy[1:] if remedy else "It is tried again by itself"
+    rests = f"{name!r} ({where}) is left alone{of_model} for {left_s:.0f} s more: it {what}."
+    # Programs do not share these: a refusal concerns a key, and another program may have another one.
+    if kind in REFUSED:
+        return works("cool-down", f"In a program of yours, endpoint {rests} Others ask it as usual.", remedy)
+    return does_not("cool-down", f"Endpoint {rests}", remedy)
 
 
 def _rewritten(connection: sqlite3.Connection) -> bool:

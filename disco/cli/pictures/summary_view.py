@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from disco.amounts import joules, money
+from disco.amounts import joules, money, plural
 from disco.cli.console import Screen
 from disco.reasons import rule_words
 from disco.timeline.recording_summary import (
@@ -17,7 +17,7 @@ from disco.timeline.recording_summary import (
     RecordingSummary,
     quantile,
 )
-from disco.timeline.words import plural, printable, seconds
+from disco.timeline.words import printable, seconds
 
 __all__ = ["show_summary", "when"]
 

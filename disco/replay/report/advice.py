@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from disco.amounts import money
+from disco.amounts import money, plural
 from disco.replay.metrics.over_seeds import Summary
 from disco.replay.report.findings import number
 from disco.replay.workload.trace import Trace
-from disco.timeline.words import plural, seconds
+from disco.timeline.words import seconds
 
 __all__ = [
     "ENOUGH_REQUESTS",
@@ -148,7 +148,7 @@ def too_little(requests: int, assumed: Mapping[str, int]) -> list[str]:
             else 'a client with a preset whose policy is "server_only"'
         )
         known = (
-            f"They have only {seen:,} first token{'s' if seen > 1 else ''} of the {side}"
+            f"They have only {plural(seen, 'first token')} of the {side}"
             if seen
             else f"They have no first token of the {side}, so its times are assumed"
         )

@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping
 
 from disco import amounts
+from disco.amounts import plural
 from disco.replay.formats.columns.row_problems import Skipped
 from disco.replay.report.advice import ENOUGH_REQUESTS, NOTICED, NOTICED_S
 from disco.replay.report.findings import number
 from disco.replay.report.terminal_tables import TableData
 from disco.replay.shadow.shadow_figures import Comparison, Interval, Side
 from disco.session.records.shadow_record import BASES, Basis
-from disco.timeline.words import plural
 
 __all__ = ["left_out_line", "notes", "sentence", "tables", "verdict"]
 
