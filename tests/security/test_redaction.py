@@ -9,7 +9,8 @@ import openai
 import pytest
 from canaries import CALLERS_KEY, HEADER, KEY, PASSWORD, PROMPT, SYSTEM
 
-from disco.endpoints.openai_api.error_mapping import failure_from, redact
+from disco.endpoints.openai_api.error_mapping import failure_from
+from disco.endpoints.openai_api.refused.redacted import redact
 from disco.errors import FailureKind
 
 SENT = httpx2.Request(

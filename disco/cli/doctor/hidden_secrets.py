@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from disco.endpoints.openai_api.error_mapping import without_secrets
+from disco.endpoints.openai_api.refused.redacted import without_secrets
 
 __all__ = ["bare", "clean", "known_secrets", "quoted"]
 

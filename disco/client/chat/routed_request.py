@@ -69,7 +69,7 @@ def clocks_alone(timeout: Any, of_client: Any) -> Timeouts:
 
 def hide(error: openai.APIError, client: RoutedClient, options: FinalRequestOptions) -> None:
     """Remove the key, and quotations of the request, from an error of a request that was passed on."""
-    from disco.endpoints.openai_api.error_mapping import redact  # noqa: PLC0415 - rarely needed
+    from disco.endpoints.openai_api.refused.redacted import redact  # noqa: PLC0415 - rarely needed
 
     redact(error, (client.api_key,), (options.json_data, options.extra_json))
 

@@ -1,1 +1,1 @@
-"""A refusal by a server: whose fault it is, and whose account was refused."""
+"""A server's error: what it says, whose fault it is, whose account was refused, and what it must not quote."""

@@ -8,15 +8,15 @@ prompt, an identifier or a price may hold any number.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Final
 
+from disco.endpoints.openai_api.refused.said import Said
 from disco.errors import FailureKind
 
 __all__ = ["SAID_WITHIN", "kind_of_refusal"]
 
 SAID_WITHIN: Final = 400
-"""So many characters of a message count; what follows is mostly a quotation of the request."""
+"""So many characters of a text count; what follows is mostly a quotation of the request."""
 
 # As in the providers' lists of errors, lower case. An account that is refused, has no credit, or may not be served.
 _ACCOUNT_CODES: Final = frozenset(
@@ -55,6 +55,7 @@ _MODEL_CODES: Final = frozenset(
             "unavailable_model",
             "no_access",
         ),  # Hugging Face, GitHub Models
+        "operationnotsupported",  # Azure: the model does not do what is asked
         *("modelnotopen", "invalidendpointormodel.notfound", "model_not_found_error"),  # Volcengine, Alibaba
         *(
             "key_model_access_denied",
@@ -78,7 +79,7 @@ _ACCOUNT_WORDS: Final = re.compile(
     r"|(?:account|organi[sz]ation|project|workspace)\b[^.]{0,60}"
     r"\b(?:suspended|deactivated|disabled|restricted|overdue|in arrears|not active|in good standing)"
     r"|(?:incorrect|invalid|expired) api key|api key (?:is )?(?:not valid|invalid|expired|disabled)"  # xAI, Gemini
-    r"|country, region, or territory",  # OpenAI
+    r"|country, region, or territory|user location is not supported",  # OpenAI; Gemini, with 400
     re.IGNORECASE,
 )
 # Gemini words its limits per minute and day as OpenAI words an account without credit, and says when they end.
@@ -94,40 +95,47 @@ _MODEL_WORDS: Final = re.compile(
     r"|decommissioned|(?:retired|discontinued|deprecated) (?:and|on|since|as of)|discontinued|retired|unknown)\b"
     rf"|\bmodels?\b{_NAME} has been deprecated"  # OpenAI
     r"|^model: \S+$"  # Anthropic, with 404
+    r"|model identifier is invalid|on-demand throughput isn.t supported"  # Bedrock, with 400
+    r"|must be verified to use (?:the |this )?model"  # OpenAI: an organisation that is not verified
+    r"|does not work with the specified model"  # Azure
     r"|not a valid model|(?:invalid|unknown|no such|unsupported) model\b"  # OpenRouter, Mistral, LiteLLM's proxy
     r"|no endpoints found (?:for|matching your data)|no allowed providers"  # OpenRouter
     r"|(?:not |no )(?:have )?access to (?:the |this )?(?:requested )?model"  # OpenAI, Bedrock
     r"|not allowed to access (?:the |this )?model|unable to access (?:non-serverless )?model"  # LiteLLM, Together
     r"|deployment for this resource does not exist"  # Azure
     r"|model[^.]{0,80}do(?:es)? not exist or you(?:r team)?\b[^.]{0,80} not have access",  # OpenAI, xAI
+    re.IGNORECASE | re.MULTILINE,
+)
+# The endpoint serves this model to this account, and not such a request.
+_UNFIT_WORDS: Final = re.compile(
+    r"no endpoints found that support"  # OpenRouter, with 404
+    r"|organization must be verified",  # OpenAI, with 400: to stream, or to be told a summary of the thoughts
     re.IGNORECASE,
 )
-_UNFIT_WORDS: Final = re.compile(r"no endpoints found that support", re.IGNORECASE)  # OpenRouter, with 404
 _FLAGGED_WORDS: Final = re.compile(r"\bflagged\b|\bmoderation\b", re.IGNORECASE)  # OpenRouter, with 403
 
 
-def kind_of_refusal(status: int | None, fields: Mapping[str, str], message: str) -> FailureKind | None:
+def kind_of_refusal(said: Said, words: str) -> FailureKind | None:
     """Return whose fault a refusal is; None where it says nothing of an account or a model.
 
     Args:
-        status: of the response; None for an error in a stream.
-        fields: those of the error's `code`, `type`, `status`, `error_code` and `param` that it has, as text.
-        message: the server's words, the first `SAID_WITHIN` characters.
+        said: what the error says.
+        words: its texts, each within `SAID_WITHIN`, without what they quote of the request.
     """
-    codes = {value.lower() for name, value in fields.items() if name != "param"}
-    if (
-        codes & _MODEL_CODES
-    ):  # before the accounts': one server gives both, of which the model's is the narrower
-        return FailureKind.MODEL
-    if codes & _ACCOUNT_CODES:
+    if said.codes & _MODEL_CODES:
+        return (
+            FailureKind.MODEL
+        )  # before the account: one server gives both, of which the model's is the narrower
+    if said.codes & _ACCOUNT_CODES:
         return FailureKind.ACCOUNT
-    if status == 403 and _FLAGGED_WORDS.search(message):
+    status = said.status
+    if status == 403 and _FLAGGED_WORDS.search(words):
         return FailureKind.CONTENT_FILTER
-    if status in _ACCOUNT_AT and _ACCOUNT_WORDS.search(message) and not _PASSES.search(message):
+    if status in _ACCOUNT_AT and _ACCOUNT_WORDS.search(words) and not _PASSES.search(words):
         return FailureKind.ACCOUNT
     if status in _MODEL_AT:
-        if fields.get("param") == "model" or _MODEL_WORDS.search(message):
+        if said.param == "model" or _MODEL_WORDS.search(words):
             return FailureKind.MODEL
-        if status == 404 and _UNFIT_WORDS.search(message):
+        if _UNFIT_WORDS.search(words):
             return FailureKind.UNSERVED
     return None
