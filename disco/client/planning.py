@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from disco.candidate import Candidate
 from disco.client.answer_judging import Judging
@@ -20,6 +21,7 @@ from disco.plan import Plan, Power
 from disco.playback import Pace, playback_for
 from disco.refine import Refined, refine
 from disco.request import Request
+from disco.session.cut_prompt import least_tokens
 from disco.session.machine import Session, SessionConfig
 from disco.session.switching.answer_lengths import AnswerLengths
 
@@ -201,6 +203,7 @@ def prepare(
         pace_tps=None if pace is None else pace.tps,
         timeouts=request.timeouts,
         max_retries=max_retries,
+        least_tokens=partial(least_tokens, request),
     )
     session = Session(
         plan,

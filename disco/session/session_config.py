@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, Protocol
 
@@ -42,7 +43,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SessionConfig:
-    """What a session knows about its request: numbers only.
+    """What a session knows about its request: numbers only, one of which is counted where it is needed.
 
     Attributes:
         prompt_tokens: of the request, estimated or counted.
@@ -56,6 +57,7 @@ class SessionConfig:
         max_retries: how often the *only* endpoint left is tried again before giving up.
         margin: safety factor on the predicted time of a migration; larger where a late target leaves a gap, and after a
             migration that was given up.
+        least_tokens: counts the least tokens that the prompt can have; None: nobody asks (see `cut_prompt`).
     """
 
     prompt_tokens: int
@@ -67,6 +69,7 @@ class SessionConfig:
     timeouts: Timeouts = Timeouts()  # noqa: RUF009 - frozen
     max_retries: int = 2
     margin: float = 1.25
+    least_tokens: Callable[[], int] | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(slots=True)

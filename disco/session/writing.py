@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError
+from disco.errors import ContextLengthError, EndpointFailure, FailureKind, IncompleteAnswerError
 from disco.events import Delta, Ended
 from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState, is_content, is_text
 from disco.session.attempt.token_allowance import has_used_up, was_told_to_stop
+from disco.session.cut_prompt import tokens_read
 from disco.session.effects import Effect
 from disco.session.ending import Ending
 from disco.session.parts import SessionParts
@@ -25,6 +26,7 @@ class Writing:
         self._attempts, self._transcript = parts.attempts, parts.transcript
         self._migration, self._race, self._follower = parts.migration, parts.race, parts.follower
         self._failover, self._ending = failover, ending
+        self._config = parts.config
         self.rise: RiseControl | None = None  # the verdicts on the answer; None where no answer is judged
         self.assist: AssistControl | None = None  # None where the answer is not divided
         self.silence: SilenceControl | None = None  # None where no silent attempt has an heir
@@ -70,6 +72,8 @@ class Writing:
         self._attempts.answered_empty(state, now)
         if self.assist is not None and self.assist.ends(state, ended, now, out):
             return
+        if self._begins_elsewhere(state, ended, now, out):
+            return
         if was_told_to_stop(state, ended, self._max_tokens):
             self._ending.unless(self._failover.cut_off(state, now, out), now, out)
         elif migration.is_target(state):
@@ -106,6 +110,33 @@ class Writing:
                 self._add(state, state.held, now)
             if self.rise is None or not self.rise.ends(state, ended, now, out):
                 self._ending.finish(state, ended.finish_reason, now, out)
+
+    def _begins_elsewhere(self, state: AttemptState, ended: Ended, now: float, out: list[Effect]) -> bool:
+        """Handle an answer to a prompt that the server has cut; see `cut_prompt`. False: it ends like any other."""
+        config = self._config
+        if (
+            config.least_tokens is None
+            or state.prefix
+            or tokens_read(ended, config.prompt_tokens, None) is None
+        ):
+            return False
+        least = config.least_tokens()
+        read = tokens_read(ended, config.prompt_tokens, least)
+        if read is None:
+            return False
+        state.cut_prompt = read, least
+        is_alone = self._migration.moving is None and self.rise is None and self.assist is None
+        if state is not self._transcript.writer or not (is_alone and self._transcript.nothing_shown):
+            return False
+        name = state.candidate.name
+        error = ContextLengthError(
+            f"Endpoint {name!r} cut the prompt: it has read {read:,} tokens of at least {least:,}. Raise its context, "
+            "shorten the prompt, or configure an endpoint with a longer context."
+        )
+        failure = EndpointFailure(FailureKind.CONTEXT_LENGTH, error)
+        if not self._failover.fail(state, failure, now, out):  # nobody else: better this answer than none
+            self._ending.finish(state, ended.finish_reason, now, out)
+        return True
 
     def _add(self, state: AttemptState, deltas: list[Delta], now: float) -> None:
         """Add the writer's deltas to the answer, or after the cut where a migration is under way."""

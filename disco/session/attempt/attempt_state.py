@@ -58,6 +58,9 @@ class AttemptState:
     held: list[Delta] = field(default_factory=list)  # role chunks that came before its content
     parts: list[str] = field(default_factory=list, repr=False)  # the text it wrote, as it wrote it
     usage: Usage | None = None
+    cut_prompt: tuple[int, int] | None = (
+        None  # its tokens that were read, of at least so many; None: all of them
+    )
     last_raw: Any = None  # the server's chunk with the finish reason, passed on unread like those of deltas
     traffic: Traffic = Traffic()  # noqa: RUF009 - frozen
     seam: SeamReport | None = None

@@ -174,6 +174,7 @@ class FailoverControl:
         transcript = self._transcript
         self._migration.stay()
         transcript.playback.banking = False
+        is_to_a_part = transcript.writer is not None and transcript.writer.cut_prompt is not None
         step = next_step(
             FailoverView(
                 now=now,
@@ -185,7 +186,7 @@ class FailoverControl:
                 starts_wait=transcript.writer is None and bool(self._race.pending),
                 has_content=transcript.tokens > 0,
                 nothing_shown=transcript.nothing_shown,
-                may_continue=transcript.only_text and self._config.may_continue,
+                may_continue=transcript.only_text and self._config.may_continue and not is_to_a_part,
             ),
             failure,
         )

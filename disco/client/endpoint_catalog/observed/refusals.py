@@ -1,6 +1,7 @@
 """What a server refuses until a person does something: its key, its account, a model. Told once, and mended at once.
 
-Other endpoints answer in its place, which hides the fault. So each is told once, with the remedy, by `disco.notices`.
+Other endpoints answer in its place, which hides the fault, as does an answer to a prompt that was cut. So each is told
+once, with the remedy, by `disco.notices`.
 """
 
 from __future__ import annotations
@@ -57,10 +58,12 @@ class Refusals:
             model: the model that the request named.
         """
         for state in session.attempts:
-            if state.failure not in REFUSED:
+            if state.failure not in REFUSED and state.cut_prompt is None:
                 continue
             endpoint, keys = endpoints[state.candidate.name], watch.keys[state.candidate.name]
-            if state.failure is FailureKind.ACCOUNT:
+            if state.cut_prompt is not None:
+                self._tell(("cut", keys.model), partial(_cut_text, endpoint, *state.cut_prompt))
+            elif state.failure is FailureKind.ACCOUNT:
                 self._tell(keys.account, partial(_account_text, endpoint))
             elif self._host.is_open and self._is_news(keys.model):
                 asked = str(keys.model.model or model)
@@ -144,6 +147,13 @@ def _account_text(endpoint: Endpoint) -> str:
     return (
         f"{_shown(endpoint)} refuses its key, or its account has no credit. {_INSTEAD} Check api_key, base_url and the "
         "account; `disco doctor` looks closer."
+    )
+
+
+def _cut_text(endpoint: Endpoint, read: int, sent: int) -> str:
+    return (
+        f"{_shown(endpoint)} cuts prompts without saying so: it has read {read:,} tokens of at least {sent:,}. Raise "
+        "its context (of Ollama: OLLAMA_CONTEXT_LENGTH), shorten the prompt, or add an endpoint with a longer one."
     )
 
 
