@@ -14,8 +14,8 @@ from disco.endpoints.openai_api.refused.said import Said
 
 __all__ = ["is_too_long"]
 
-# A status that says something else is believed: 429 is worded as "too many tokens", too.
-_MAY_SAY_SO: Final = frozenset({None, 400, 413, 422})
+# Below 500. A status that says something else is believed: 429 is worded as "too many tokens", too.
+_MAY_SAY_SO: Final = (400, 422)
 _TOO_LARGE: Final = 413
 
 _LENGTH: Final = r"(?:len(?:gth)?|window|size|limit)"
@@ -115,13 +115,14 @@ def is_too_long(said: Said) -> bool:
     """Return whether an error says that the prompt is too long for this endpoint; another one may have more room."""
     if said.status == _TOO_LARGE:
         return True
+    if said.status is not None and said.status < 500 and said.status not in _MAY_SAY_SO:
+        return False
     codes = " | ".join(map(_plain, said.codes))
     if _OF_A_STRING.search(codes) or any(_OF_A_STRING.search(_plain(text)) for text in said.words):
         return _is_text_of_prompt(said)
     if _TOO_LONG.search(codes) and not _OF_A_RATE.search(codes):
         return True
-    may = said.status in _MAY_SAY_SO or (said.status is not None and said.status >= 500)
-    return may and any(_is_worded_so(_plain(text)) for text in said.words)
+    return any(_is_worded_so(_plain(text)) for text in said.words)
 
 
 def _is_worded_so(text: str) -> bool:
