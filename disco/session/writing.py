@@ -111,33 +111,6 @@ class Writing:
             if self.rise is None or not self.rise.ends(state, ended, now, out):
                 self._ending.finish(state, ended.finish_reason, now, out)
 
-    def _begins_elsewhere(self, state: AttemptState, ended: Ended, now: float, out: list[Effect]) -> bool:
-        """Handle an answer to a prompt that the server has cut; see `cut_prompt`. False: it ends like any other."""
-        config = self._config
-        if (
-            config.least_tokens is None
-            or state.prefix
-            or tokens_read(ended, config.prompt_tokens, None) is None
-        ):
-            return False
-        least = config.least_tokens()
-        read = tokens_read(ended, config.prompt_tokens, least)
-        if read is None:
-            return False
-        state.cut_prompt = read, least
-        is_alone = self._migration.moving is None and self.rise is None and self.assist is None
-        if state is not self._transcript.writer or not (is_alone and self._transcript.nothing_shown):
-            return False
-        name = state.candidate.name
-        error = ContextLengthError(
-            f"Endpoint {name!r} cut the prompt: it has read {read:,} tokens of at least {least:,}. Raise its context, "
-            "shorten the prompt, or configure an endpoint with a longer context."
-        )
-        failure = EndpointFailure(FailureKind.CONTEXT_LENGTH, error)
-        if not self._failover.fail(state, failure, now, out):  # nobody else: better this answer than none
-            self._ending.finish(state, ended.finish_reason, now, out)
-        return True
-
     def _add(self, state: AttemptState, deltas: list[Delta], now: float) -> None:
         """Add the writer's deltas to the answer, or after the cut where a migration is under way."""
         if state.first_content_at is None and is_content(deltas):
@@ -170,3 +143,30 @@ class Writing:
             error = IncompleteAnswerError(f"Endpoint {name!r} did not continue the text it was given.")
             failure = EndpointFailure(FailureKind.SEAM, error)
             self._ending.unless(self._failover.fail(target, failure, now, out), now, out)
+
+    def _begins_elsewhere(self, state: AttemptState, ended: Ended, now: float, out: list[Effect]) -> bool:
+        """Handle an answer to a prompt that the server has cut; see `cut_prompt`. False: it ends like any other."""
+        config = self._config
+        if (
+            config.least_tokens is None
+            or state.prefix
+            or tokens_read(ended, config.prompt_tokens, None) is None
+        ):
+            return False
+        least = config.least_tokens()
+        read = tokens_read(ended, config.prompt_tokens, least)
+        if read is None:
+            return False
+        state.cut_prompt = read, least
+        is_alone = self._migration.moving is None and self.rise is None and self.assist is None
+        if state is not self._transcript.writer or not (is_alone and self._transcript.nothing_shown):
+            return False
+        name = state.candidate.name
+        error = ContextLengthError(
+            f"Endpoint {name!r} cut the prompt: it has read {read:,} tokens of at least {least:,}. Raise its context, "
+            "shorten the prompt, or configure an endpoint with a longer context."
+        )
+        failure = EndpointFailure(FailureKind.CONTEXT_LENGTH, error)
+        if not self._failover.fail(state, failure, now, out):  # nobody else: better this answer than none
+            self._ending.finish(state, ended.finish_reason, now, out)
+        return True
