@@ -36,6 +36,7 @@ from disco.server.named_models import NamedModels
 from disco.server.prometheus import CONTENT_TYPE_LATEST, Metrics
 from disco.server.relay import Relay
 from disco.server.ttft_board import TTFT, TtftBoard, TtftRoute
+from disco.server.upstream import share_nothing
 from disco.server.verifier.facts_route import VERIFIER, FactsRoute
 from disco.server.verifier.rounds_route import RELEASE, ROUNDS, ReleaseRoute, RoundsRoute
 from disco.server.verifier.verifier_metrics import VerifierMetrics
@@ -114,6 +115,8 @@ def make_app(
     if max_body_bytes < 1 or max_concurrent < 1:
         raise ConfigurationError("max_body_bytes and max_concurrent must be at least 1.")
     models = NamedModels.of(client)
+    for one in models.clients:
+        share_nothing(one)
     limiter, board = AnswerLimiter(max_concurrent), TtftBoard()
     relays: dict[str, ASGIApp] = {
         "/v1" + path: _no_model

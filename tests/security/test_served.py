@@ -89,13 +89,19 @@ FRAMINGS = [
         b"Transfer-Encoding: " + of
         for of in (b"xchunked", b"gzip, chunked", b"chunked, identity", b"\x0bchunked")
     ),
-    *(b"Transfer-Encoding : chunked", CHUNKED + b"Transfer-Encoding: chunked", b"Transfer-Encoding:\r\n chunked"),
+    *(
+        b"Transfer-Encoding : chunked",
+        CHUNKED + b"Transfer-Encoding: chunked",
+        b"Transfer-Encoding:\r\n chunked",
+    ),
     *(b"Transfer-Encoding: %s\r\nTransfer-Encoding: %s" % two for two in permutations(CODINGS, 2)),
     *(b"X: a\rY: b", b"X: a\0b", b"X\0: a", b"X: a\x01b", b"X: a\r\n b", b"X", b": a", b"X: a\nY: b"),
     *(b"Host: evil.test", b"X: " + b"a" * 200_000, b"".join(b"X-%d: 1\r\n" % n for n in range(50_000))),
 ]
 TARGETS = [b"GET http://evil.test/health HTTP/1.1", b"OPTIONS * HTTP/1.1"]
-TARGETS += [b"CONNECT %s HTTP/1.1" % to for to in (b"localhost:80", b"/x", b"/health", b"/v1/disco/layers/stream")]
+TARGETS += [
+    b"CONNECT %s HTTP/1.1" % to for to in (b"localhost:80", b"/x", b"/health", b"/v1/disco/layers/stream")
+]
 TARGETS += [b"CONNECT /x HTTP/1.0", b"CONNECT /x HTTP/1.1\r\nUpgrade: websocket\r\nConnection: Upgrade"]
 TARGETS += [b"GET /health HTTP/%s" % version for version in (b"0.9", b"1.2", b"2.0")]
 TARGETS += [b"GET /a%s HTTP/1.1" % odd for odd in (b"\0", b"\xff", b" b", b"a" * 200_000)]
