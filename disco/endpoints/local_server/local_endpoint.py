@@ -84,8 +84,6 @@ class LocalServerEndpoint(OpenAIEndpoint):
         self._own = PlainClient(
             api_key=api_key or "none", base_url=base_url, max_retries=0, http_client=self._http
         )
-        # The SDK reads these from the environment; they are meant for OpenAI, not for this server.
-        self._own.organization = self._own.project = self._own.admin_api_key = None
         super().__init__(
             client=self._own, name=name, continuation=continuation, context_tokens=context_tokens, logp=logp
         )

@@ -54,6 +54,7 @@ def served(tmp_path, monkeypatch):
     monkeypatch.setenv("THE_KEY", "k-of-the-first-server")
     monkeypatch.setenv("OPENAI_API_KEY", "k-of-nobody-here")
     monkeypatch.setenv("OPENAI_ORG_ID", "org-of-nobody-here")
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "X-Gateway: gateway-of-nobody-here")
     with start_blocking_portal("asyncio") as portal, contextlib.ExitStack() as stack:
 
         def serve(text: str, device: SimulatedEndpoint | None = None, state: object = "off"):
