@@ -112,6 +112,7 @@ def test_a_name_picks_the_client_and_the_server_gets_its_own_name_for_the_model(
         spoken = one.ask("/v1/responses", {"input": "Hi", "disco": {"pace_tps": "off"}})
     assert b"From there." in there.body
     assert (body["model"], headers["authorization"]) == ("theirs-4o", "Bearer k-of-the-first-server")
+    assert "of-nobody-here" not in repr(headers)
     assert "openai-organization" not in headers
     assert {here.status, default.status, spoken.status} == {200}
     assert [(r.served_as, r.winner) for r in one.routes] == [
