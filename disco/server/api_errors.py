@@ -22,7 +22,7 @@ INVALID, SERVER = "invalid_request_error", "server_error"
 # The session, or the SDK for calls that pass through, has already retried. Only one component may retry.
 _NO_RETRY = {"x-should-retry": "false"}
 _SEQUENCE = re.compile(rb'"sequence_number":\s*(\d{1,15})')
-_LONGEST_TEXT = 1000  # characters of a server's error that is only a text
+_LONGEST_TEXT = 1000  # characters of an error that quotes what came from elsewhere
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 
@@ -94,7 +94,7 @@ def refusal_of(error: Exception) -> Refusal:
         return _status(error)
     if isinstance(error, ConfigurationError):
         # The message names the SDK's argument; over HTTP it is a field of the body.
-        message = str(error).replace('extra_body["disco"]', '"disco"')
+        message = str(error).replace('extra_body["disco"]', '"disco"')[:_LONGEST_TEXT]
         return Refusal(400, message, param="disco", code="invalid_disco_option")
     if isinstance(error, LocalModelError):
         return Refusal(502, error.message, kind=SERVER, code="local_model_failed", headers=_NO_RETRY)

@@ -85,7 +85,8 @@ def make_app(
 
     Args:
         client: gives the answers; the caller closes it. Or several models by name, with their clients. None: there is
-            no model that answers, only `layers`.
+            no model that answers, only `layers`. Their HTTP clients keep no cookies and follow no redirect to another
+            host from now on.
         key: the key that requests must have as `Authorization: Bearer`; None lets in all users of this machine.
         host: the address that the server will listen on. On loopback, requests must name a loopback host.
         max_body_bytes: the longest body that is read, in bytes.

@@ -297,3 +297,22 @@ def told(base_url):
     ):
         list(sdk.chat.completions.create(**CHAT, stream=True))
     return caught.value.message, caught.value.code, caught.value.type
+
+
+@pytest.mark.parametrize("letters", ["x", "EVIL\n\x1b[31m", "\u202e"])
+@pytest.mark.parametrize("times", [100, 100_000])
+def test_a_callers_names_do_not_fill_the_log_the_error_or_the_record(letters, times, caplog):
+    caplog.set_level("DEBUG", logger="disco")
+    name = (letters * times)[:100_000]
+    routes = []
+    with answering({"status_code": 200, "json": DOCUMENT}, price=None, on_route=routes.append) as asked:
+        for body in ({"model": name}, {"disco": {name: 1}}, {"disco": {"preset": name}}, {name: 1}):
+            answer = asked(CHATS, {**CHAT, **body})
+            assert answer.status < 500
+            assert len(answer.body) < 5_000
+        asked("/v1/models/" + name[:50])
+        asked("/v1/" + name)
+    logged = "".join(record.getMessage() + "\n" for record in caplog.records)
+    assert len(logged) < 5_000
+    assert "\x1b" not in logged
+    assert all(len(repr(route)) < 20_000 for route in routes)

@@ -229,6 +229,7 @@ async def test_a_name_that_is_closed_leaves_what_another_still_counts(tmp_path):
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # as the HTTP server
 async def test_a_model_that_cannot_be_loaded_ends_the_start_at_once(tmp_path):
     """Whatever the others are doing: here, they never get ready."""
     slow, broken = (SimulatedEndpoint(name, QUICK, place="device") for name in ("slow", "broken"))
