@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -352,14 +352,19 @@ class Router:
         return self.health.watch({m.name: m.as_asked(model, extra_headers) for m in members})
 
     async def warm_up(
-        self, server: OpenAIEndpoint | None, model: str | None, options: RequestOptions = NO_OPTIONS
+        self,
+        server: OpenAIEndpoint | None,
+        model: str | None,
+        options: RequestOptions = NO_OPTIONS,
+        *,
+        on_local: Callable[[], None] | None = None,
     ) -> None:
         """Warm up every endpoint that requests with these options may reach; see `ClientEndpoints.warm_up`."""
         drafting, reach = drafting_of(options, self._preset(options)), self.reach_of(options)
         members = self.endpoints.members(server, drafting)
         await self.power.look(self._preset(options).power)  # its first readings take longer than later ones
         await self.learnt.warm_up(members, model)
-        await self.endpoints.warm_up(server, model, reach, drafting)
+        await self.endpoints.warm_up(server, model, reach, drafting, on_local)
         self._refusals.after_warm_up([m for m in members if is_within(m.endpoint.reach, reach)], model)
         await self._told.ask_all(members, model, reach)
 

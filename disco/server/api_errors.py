@@ -6,7 +6,7 @@ import json
 import logging
 import re
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import httpx2
@@ -14,14 +14,34 @@ import openai
 
 from disco.errors import ConfigurationError, LocalModelError
 
-__all__ = ["INVALID", "SERVER", "Refusal", "error_event", "refusal_of"]
+__all__ = ["INVALID", "SERVER", "Refusal", "error_event", "garbled", "json_bytes", "passed_on", "refusal_of"]
 
 log = logging.getLogger("disco.server")
 
 INVALID, SERVER = "invalid_request_error", "server_error"
 # The session, or the SDK for calls that pass through, has already retried. Only one component may retry.
 _NO_RETRY = {"x-should-retry": "false"}
-_SEQUENCE = re.compile(rb'"sequence_number":\s*(\d+)')
+_SEQUENCE = re.compile(rb'"sequence_number":\s*(\d{1,15})')
+_LONGEST_TEXT = 1000  # characters of an error that quotes what came from elsewhere
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+
+
+def json_bytes(value: object) -> bytes:
+    """Return a JSON document. Python reads and writes NaN and infinity, which JSON does not have: they become null.
+
+    Raises:
+        RecursionError: it is nested too deep.
+    """
+    try:
+        return json.dumps(value, allow_nan=False).encode()
+    except ValueError:
+        return json.dumps(json.loads(json.dumps(value), parse_constant=lambda _: None)).encode()
+
+
+def passed_on(headers: httpx2.Headers, wanted: Callable[[str], bool]) -> dict[str, str]:
+    """Return the headers of a server's response that are `wanted` by their names, byte for byte as it sent them."""
+    named = ((name.decode("latin-1").lower(), value) for name, value in headers.raw)
+    return {n: value.decode("latin-1") for n, value in named if wanted(n) and not _CONTROL.search(value)}
 
 
 class Refusal(Exception):
@@ -50,12 +70,17 @@ class Refusal(Exception):
         super().__init__(message)
         self.status = status
         self.error = {"message": message, "type": kind, "param": param, "code": code, **(more or {})}
+        if not isinstance(self.error["message"], str):
+            self.error["message"] = message
         self.headers = dict(headers or {})
         self.reason = reason or code or kind
 
     def body(self) -> bytes:
         """Return the JSON document."""
-        return json.dumps({"error": self.error}).encode()
+        try:
+            return json_bytes({"error": self.error})
+        except RecursionError:  # a server's own fields
+            return json_bytes({"error": {**dict.fromkeys(("type", "param", "code")), "message": str(self)}})
 
 
 def refusal_of(error: Exception) -> Refusal:
@@ -69,7 +94,7 @@ def refusal_of(error: Exception) -> Refusal:
         return _status(error)
     if isinstance(error, ConfigurationError):
         # The message names the SDK's argument; over HTTP it is a field of the body.
-        message = str(error).replace('extra_body["disco"]', '"disco"')
+        message = str(error).replace('extra_body["disco"]', '"disco"')[:_LONGEST_TEXT]
         return Refusal(400, message, param="disco", code="invalid_disco_option")
     if isinstance(error, LocalModelError):
         return Refusal(502, error.message, kind=SERVER, code="local_model_failed", headers=_NO_RETRY)
@@ -82,8 +107,8 @@ def refusal_of(error: Exception) -> Refusal:
     if isinstance(
         error, openai.APIError
     ):  # an error object in a stream, or an answer that breaks the protocol
-        more = error.body if isinstance(error.body, Mapping) else {}
-        message = "The server behind disco ended the answer with an error."
+        more, text = _said(error.body)
+        message = text or "The server behind disco ended the answer with an error."
         reason = type(error).__name__
         return Refusal(
             502, message, kind=SERVER, code=error.code, headers=_NO_RETRY, more=more, reason=reason
@@ -111,22 +136,37 @@ def error_event(refusal: Refusal, last: bytes, *, named: bool) -> bytes:
     # The documented event is flat. The API itself nests the error, and the SDK raises only for the nested form.
     number = int(numbers[-1]) + 1 if numbers else 0
     event = {"type": "error", "sequence_number": number, **flat, "error": refusal.error}
-    return gap + b"event: error\ndata: " + json.dumps(event).encode() + b"\n\n"
+    return gap + b"event: error\ndata: " + json_bytes(event) + b"\n\n"
+
+
+def garbled() -> Refusal:
+    """Return the refusal where the server behind disco answered something that is no answer of the API."""
+    message = "The server behind disco sent an answer that does not follow the API."
+    return Refusal(502, message, kind=SERVER, code="bad_response", headers=_NO_RETRY)
 
 
 def _status(error: openai.APIStatusError) -> Refusal:
     """Return the server's error in its own words, converted to the API's format if it used another."""
-    given = error.response.headers
-    headers = {name: given[name] for name in ("retry-after", "retry-after-ms") if name in given}
+    if (
+        not 400 <= error.status_code <= 599
+    ):  # a redirect, 304, 999: with a body, HTTP libraries would go astray
+        return garbled()
+    headers = passed_on(error.response.headers, {"retry-after", "retry-after-ms"}.__contains__)
     kind = INVALID if error.status_code < 500 else SERVER
-    more: Mapping[str, Any] = {}
-    message = f"The server behind disco answered with status {error.status_code}."
-    if isinstance(error.body, Mapping):
-        more = error.body
-        detail = more.get("detail")
-        if "message" not in more and isinstance(detail, str):
-            message = detail
+    more, text = _said(error.body)
+    message = text or f"The server behind disco answered with status {error.status_code}."
     reason = type(error).__name__
     return Refusal(
         error.status_code, message, kind=kind, headers={**headers, **_NO_RETRY}, more=more, reason=reason
     )
+
+
+def _said(body: object) -> tuple[Mapping[str, Any], str]:
+    """Return the fields of a server's error object, and its text where no field `message` has it."""
+    if isinstance(body, list) and body and isinstance(body[0], Mapping):  # Gemini
+        body = body[0].get("error", body[0])
+    if isinstance(body, Mapping):
+        detail = body.get("detail")
+        return body, detail if isinstance(detail, str) else ""
+    is_text = isinstance(body, str) and not body.lstrip().startswith("<")  # a page of a proxy is for people
+    return {}, str(body)[:_LONGEST_TEXT] if is_text else ""

@@ -36,6 +36,7 @@ from disco.server.named_models import NamedModels
 from disco.server.prometheus import CONTENT_TYPE_LATEST, Metrics
 from disco.server.relay import Relay
 from disco.server.ttft_board import TTFT, TtftBoard, TtftRoute
+from disco.server.upstream import share_nothing
 from disco.server.verifier.facts_route import VERIFIER, FactsRoute
 from disco.server.verifier.rounds_route import RELEASE, ROUNDS, ReleaseRoute, RoundsRoute
 from disco.server.verifier.verifier_metrics import VerifierMetrics
@@ -84,7 +85,8 @@ def make_app(
 
     Args:
         client: gives the answers; the caller closes it. Or several models by name, with their clients. None: there is
-            no model that answers, only `layers`.
+            no model that answers, only `layers`. Their HTTP clients keep no cookies and follow no redirect to another
+            host from now on.
         key: the key that requests must have as `Authorization: Bearer`; None lets in all users of this machine.
         host: the address that the server will listen on. On loopback, requests must name a loopback host.
         max_body_bytes: the longest body that is read, in bytes.
@@ -114,6 +116,8 @@ def make_app(
     if max_body_bytes < 1 or max_concurrent < 1:
         raise ConfigurationError("max_body_bytes and max_concurrent must be at least 1.")
     models = NamedModels.of(client)
+    for one in models.clients:
+        share_nothing(one)
     limiter, board = AnswerLimiter(max_concurrent), TtftBoard()
     relays: dict[str, ASGIApp] = {
         "/v1" + path: _no_model

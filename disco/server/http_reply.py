@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from starlette.types import Send
 
@@ -15,6 +15,7 @@ log = logging.getLogger("disco.server")
 
 JSON = "application/json"
 EVENTS = "text/event-stream"
+_MOST_LAST = 65_536
 LINES = "application/x-ndjson"  # one JSON object a line
 
 
@@ -35,6 +36,7 @@ class Reply:
         self._events = False  # whether this is an event stream, which can carry an error
         self._lines = False  # whether this is lines of JSON, of which the last may be an error
         self._last = b""
+        self.clean: Callable[[bytes], bytes] = bytes  # takes the owner's keys out of an error
 
     async def begin(self, status: int, headers: Iterable[tuple[str, str]]) -> None:
         """Send the status line and the headers."""
@@ -46,7 +48,8 @@ class Reply:
 
     async def piece(self, data: bytes) -> None:
         """Send a piece of the body."""
-        self._last = data
+        # Of a line that comes by itself, the end of the event would hide the event.
+        self._last = (self._last + data)[-_MOST_LAST:] if len(data) <= 2 else data
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end(self, data: bytes = b"") -> None:
@@ -74,8 +77,11 @@ class Reply:
         when = "in mid-answer, " if self.started else ""
         log.log(level, "%s: refused %swith %d (%s)", self._path, when, refusal.status, refusal.reason)
         if not self.started:
-            await self.whole(refusal.status, refusal.body(), refusal.headers.items())
+            headers = [
+                (n, self.clean(v.encode("latin-1")).decode("latin-1")) for n, v in refusal.headers.items()
+            ]
+            await self.whole(refusal.status, self.clean(refusal.body()), headers)
         elif self._events:
-            await self.end(error_event(refusal, self._last, named=named))
+            await self.end(self.clean(error_event(refusal, self._last, named=named)))
         elif self._lines:
             await self.end(refusal.body() + b"\n")

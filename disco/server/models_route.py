@@ -10,10 +10,11 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from disco.client import AsyncDisco
-from disco.server.api_errors import SERVER, Refusal, refusal_of
+from disco.server.api_errors import Refusal, garbled, json_bytes, refusal_of
 from disco.server.http_reply import Reply
 from disco.server.named_models import NamedModels, no_such_model
 from disco.server.ttft_board import PUBLISHES
+from disco.server.upstream import KeyFilter, hidden_keys
 
 __all__ = ["MODEL", "MODELS", "ModelsRoute"]
 
@@ -37,12 +38,15 @@ class ModelsRoute:
         if name == "":
             raise HTTPException(404)  # "/v1/models/" is not a path of the API
         reply = Reply(send, MODELS if name is None else MODEL)
+        client = self._models.only_client
+        if client is not None:
+            reply.clean = KeyFilter(hidden_keys(client)).cleaned
         try:
-            answer = await self._answer(name)
+            answer = json_bytes(await self._answer(name))
         except Exception as error:  # noqa: BLE001 - reported to the HTTP client, whatever the error
             await reply.refuse(refusal_of(error))
         else:
-            await reply.whole(200, json.dumps(answer).encode(), [PUBLISHES])
+            await reply.whole(200, answer, [PUBLISHES])
 
     async def _answer(self, name: str | None) -> dict[str, Any]:
         client = self._models.only_client
@@ -63,9 +67,9 @@ async def _all(client: AsyncDisco) -> dict[str, Any]:
         return {"object": "list", "data": mine}
     try:
         raw = await client.models.with_raw_response.list()
-        theirs = _document(raw.content)
+        theirs = _document(client, raw)
         if not isinstance(theirs.get("data"), list):
-            raise _garbled()
+            raise garbled()
     except (openai.APIConnectionError, Refusal):
         # The model on this machine also works without a server.
         if not mine:
@@ -85,28 +89,23 @@ async def _one(client: AsyncDisco, name: str) -> dict[str, Any]:
         raw = await client.models.with_raw_response.retrieve(name)
     except ValueError:  # the SDK refuses dots in a path
         raise unknown from None
-    return _document(raw.content)
+    return _document(client, raw)
 
 
 def _asks_server(client: AsyncDisco) -> bool:
     return client.server is not None and client.router.may_ask(client.server, client.default_options)
 
 
-def _document(data: bytes) -> dict[str, Any]:
+def _document(client: AsyncDisco, raw: Any) -> dict[str, Any]:
     """Parse the JSON object that the server behind disco answered.
 
     Raises:
         Refusal: the answer is not a JSON object.
     """
     try:
-        document = json.loads(data)
+        document = json.loads(KeyFilter(hidden_keys(client, raw.http_request)).cleaned(raw.content))
     except (ValueError, RecursionError):
-        raise _garbled() from None
+        raise garbled() from None
     if not isinstance(document, dict):
-        raise _garbled()
+        raise garbled()
     return document
-
-
-def _garbled() -> Refusal:
-    message = "The server behind disco sent an answer that does not follow the API."
-    return Refusal(502, message, kind=SERVER, code="bad_response")

@@ -14,6 +14,7 @@ from disco.server.device.announcing import may_be_attached_to
 __all__ = ["NamedModel", "NamedModels", "no_such_model"]
 
 _LONGEST_NAME = 200  # characters
+_LONGEST_ASKED = 1000  # of a caller's; it is kept in records, statistics and the state file
 _SHOWN = 80  # characters of a caller's text in a message
 
 
@@ -120,6 +121,8 @@ class NamedModels:
         """
         if self._client is not None:
             asked = "" if name is None else str(name)  # a stored prompt names its own
+            if len(asked) > _LONGEST_ASKED:
+                raise no_such_model(asked)
             return NamedModel(asked[:_LONGEST_NAME], self._client, asked)
         if name is None:
             name = self.default

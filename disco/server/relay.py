@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -18,13 +18,14 @@ from disco.client.direct.direct_answer import reports_put_off
 from disco.client.endpoint_catalog.local_servers import REACHES
 from disco.dispatch.eligibility import is_within
 from disco.server.admission import AnswerLimiter
-from disco.server.api_errors import Refusal
+from disco.server.api_errors import Refusal, garbled, passed_on
 from disco.server.http_reply import EVENTS, Reply
 from disco.server.live_page.live_board import LiveBoard, Watched
 from disco.server.named_models import NamedModel, NamedModels
 from disco.server.request_body import CHAT, RESPONSES, ParsedBody, parse
 from disco.server.request_flow import answer_request
 from disco.server.ttft_board import PUBLISHES, Stopwatch, TtftBoard
+from disco.server.upstream import KeyFilter, hidden_keys
 
 __all__ = ["Relay"]
 
@@ -32,7 +33,7 @@ CLOSE_S = 5.0
 # Headers passed on from the server behind disco. An answer made here has only the first.
 _PASSED = frozenset({"content-type", "x-request-id", "openai-processing-ms", "openai-version"})
 _LIMITS = "x-ratelimit-"
-_SHORTEST_SECRET = 8  # a shorter "key" (local servers take anything) would blank out ordinary words
+_BODILESS = (204, 205)
 
 
 class Relay:
@@ -108,6 +109,7 @@ class Relay:
                 "/v1/chat/completions and /v1/responses.",
                 code="no_eligible_endpoint",
             )
+        reply.clean = KeyFilter(hidden_keys(client)).cleaned
         disco = asked.disco
         if isinstance(disco, Mapping):
             disco = _bounded(disco, client.router.reach_of(client.default_options))
@@ -118,14 +120,17 @@ class Relay:
         response: httpx2.Response = await client.post(
             self._path, cast_to=httpx2.Response, body=body, options=options, stream=asked.stream
         )
-        secrets = _secrets(client)
+        if not 200 <= response.status_code <= 299 or response.status_code in _BODILESS:
+            if asked.stream:
+                await response.aclose()
+            raise garbled()
+        keys = KeyFilter(hidden_keys(client, response.request))
         if not asked.stream:
-            whole = _without(secrets, response.content)
+            whole = keys.cleaned(response.content)
             if shown is not None:
                 shown.sent(whole)
-            await reply.begin(
-                response.status_code, [*_headers(response), ("content-length", str(len(whole)))]
-            )
+            length = "content-length", str(len(whole))
+            await reply.begin(response.status_code, [*_headers(response, keys), length])
             await reply.end(whole)
             return
         # A compressed answer is passed on uncompressed: the HTTP client may not support the encoding.
@@ -134,30 +139,25 @@ class Relay:
         if isinstance(response.stream, EventStream):
             pieces = aiter(response.stream)  # made here, so without the decoding of HTTP bodies
         try:
-            await reply.begin(response.status_code, _headers(response))
+            await reply.begin(response.status_code, _headers(response, keys))
             async for piece in pieces:
-                watch.sent(piece)
-                clean = _without(secrets, piece)
-                if shown is not None:
-                    shown.sent(clean)
-                await reply.piece(clean)
+                clean = keys.next(piece)
+                if clean:
+                    watch.sent(clean)
+                    if shown is not None:
+                        shown.sent(clean)
+                    await reply.piece(clean)
         except BaseException:  # after its end, the response has closed itself
             with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_S):
                 await pieces.aclose()
                 await response.aclose()
             raise
-        await reply.end()
+        await reply.end(keys.rest())
 
 
 def _owner_revises(client: AsyncDisco) -> bool:
     """Return whether answers would be revised where the caller says nothing about it."""
     return (client.default_options.judge or client.router.preset.cascade.stream) == "revise"
-
-
-def _secrets(client: AsyncDisco) -> list[bytes]:
-    """Return the owner's secrets, which callers must not see."""
-    own = client.api_key, client.base_url.password
-    return [secret.encode() for secret in own if len(secret) >= _SHORTEST_SECRET]
 
 
 def _bounded(options: Mapping[str, Any], bound: Reach) -> Mapping[str, Any]:
@@ -172,15 +172,9 @@ def _unrevised(options: Mapping[str, Any]) -> Mapping[str, Any]:
     return options if options.get("judge") is not None else {**options, "judge": "guard"}
 
 
-def _without(secrets: Iterable[bytes], data: bytes) -> bytes:
-    """Return a server's text without the owner's secrets: a server may quote the request it got."""
-    for secret in secrets:
-        data = data.replace(secret, b"[key]")
-    return data
-
-
-def _headers(response: httpx2.Response) -> list[tuple[str, str]]:
-    headers = [(n, v) for n, v in response.headers.items() if n in _PASSED or n.startswith(_LIMITS)]
+def _headers(response: httpx2.Response, keys: KeyFilter) -> list[tuple[str, str]]:
+    passed = passed_on(response.headers, lambda name: name in _PASSED or name.startswith(_LIMITS))
+    headers = [(n, keys.cleaned(v.encode("latin-1")).decode("latin-1")) for n, v in passed.items()]
     if response.headers.get("content-type", "").startswith(EVENTS):
         headers.append(("cache-control", "no-cache"))
     headers.append(PUBLISHES)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -20,6 +22,10 @@ __all__ = ["CHAT", "RESPONSES", "Gone", "ParsedBody", "parse", "parse_json", "re
 SILENCE_S = 30.0  # a body is given up if no byte of it comes for so long
 WHOLE_S = 300.0  # a body is given up if it is not complete after so long: 32 MiB at 1 Mbit/s
 DRAIN_S = 5.0  # how long the rest of a body that is too long is read, so that the client sees the refusal, not a reset
+MOST_LEVELS = (
+    200  # of lists and objects within each other; Python's own limit, of calls, is reached from 300 on
+)
+_LONG_INTEGER = re.compile(rb"\d{300}")
 CHAT, RESPONSES = "/chat/completions", "/responses"
 
 
@@ -82,13 +88,18 @@ def parse_json(data: bytes) -> dict[str, Any]:
     """Parse a body that must be a JSON object.
 
     Raises:
-        Refusal: it is none.
+        Refusal: it is none, or holds what cannot be worked with: a number beyond all others, or a structure nested
+            deeper than any request's.
     """
     try:
-        body = json.loads(data, parse_constant=_no_constant)
+        body = json.loads(data, parse_constant=_no_constant, parse_float=_finite)
+        if _LONG_INTEGER.search(data):  # it may be within a text
+            json.loads(data, parse_int=_finite)
         if b"\\ud" in data or b"\\uD" in data:
             # Half of a surrogate pair is valid JSON, but not valid text.
             json.dumps(body, ensure_ascii=False).encode()
+        if data.count(b"[") + data.count(b"{") > MOST_LEVELS:
+            _check_levels(body)
     except (ValueError, RecursionError):
         raise Refusal(400, "We could not parse the JSON body of your request.", code="invalid_json") from None
     if not isinstance(body, dict):
@@ -151,3 +162,29 @@ def _check_preset(preset: object) -> None:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(name)  # Python accepts NaN and Infinity, JSON does not
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(text)
+    return number
+
+
+def _check_levels(body: Any) -> None:
+    """Refuse what is nested so deep that code which follows it by recursion could fail.
+
+    Raises:
+        ValueError: it is.
+    """
+    level = [body]
+    for _ in range(MOST_LEVELS):
+        level = [
+            inner
+            for value in level
+            for inner in (value.values() if type(value) is dict else value)
+            if type(inner) in (dict, list)
+        ]
+        if not level:
+            return
+    raise ValueError("nested too deep")

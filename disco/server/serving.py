@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import importlib.util
 import math
@@ -9,7 +10,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Collection, Sequence
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack, suppress
 from types import FrameType
 from typing import Final
 
@@ -38,6 +39,8 @@ PING_S, PONG_S = 60.0, 600.0
 LAST_S: Final = 5.0  # time that cancelling answers may take
 BACKLOG: Final = 2048
 _TICK_S: Final = 0.1
+_LEARN_S: Final = 0.5  # how long the start waits for servers to say which models they have
+_TURNS: Final = 10  # of the event loop, in which a connection that was just accepted comes to its task
 
 
 async def serve(
@@ -112,14 +115,16 @@ async def serve(
         if on_ready is not None:
             on_ready(f"http://{_shown(host)}:{port}/v1")
 
-    with ExitStack() as stack:
+    warming: list[asyncio.Task[None]] = []
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(_end, warming)
         sockets = [stack.enter_context(each) for each in _listen(host, port)]
         for each in sockets:  # the addresses that the name resolved to
             check_exposure(each.getsockname()[0].partition("%")[0], key)
         port = sockets[0].getsockname()[1]
         for one in models.clients:
             _refuse_itself(one, host, port)
-        await _warm_up(models.clients)
+        await _warm_up(models.clients, warming)
         if layers is not None:
             await layers.warm_up()
         config = uvicorn.Config(
@@ -189,6 +194,15 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._on_exit()
+        # No connection is accepted any more, and those that were are given to their protocols. Where asyncio's server
+        # is closed before, a connection is left open (an assertion in `Server._attach`, Python 3.11).
+        loop = asyncio.get_running_loop()
+        for each in sockets or ():
+            with suppress(NotImplementedError):  # Windows
+                if each.fileno() >= 0:
+                    loop.remove_reader(each.fileno())
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._end_after_grace)
             await super().shutdown(sockets)
@@ -268,26 +282,48 @@ def _why_not(error: OSError, host: str, port: int) -> str:
     return f"Cannot listen on {host}, port {port}: {error.strerror or error}."
 
 
-async def _warm_up(clients: Sequence[AsyncDisco]) -> None:
-    """Warm up all clients at once: some server may be slow to answer.
+async def _warm_up(clients: Sequence[AsyncDisco], tasks: list[asyncio.Task[None]]) -> None:
+    """Load the models of this machine, and begin to learn of the servers, all at once.
+
+    What a server does not say in a moment is learnt while others are answered.
+
+    Args:
+        clients: whose endpoints.
+        tasks: gets the tasks, some of which may go on after this call; the caller ends them.
 
     Raises:
         DiscoError: a model cannot be loaded.
     """
-    errors: list[Exception] = []
+    loaded = [asyncio.Event() for _ in clients]
 
-    async def warm(client: AsyncDisco) -> None:
-        try:
-            await client.warm_up()
-        except Exception as error:  # noqa: BLE001 - raised after the group, not as an ExceptionGroup
-            errors.append(error)
-            group.cancel_scope.cancel()  # another model may take minutes to load
+    async def warm(client: AsyncDisco, here: asyncio.Event) -> None:
+        await client.router.warm_up(client.server, None, client.default_options, on_local=here.set)
 
-    async with anyio.create_task_group() as group:
-        for client in clients:
-            group.start_soon(warm, client)
-    if errors:
-        raise errors[0]
+    async def all_loaded() -> None:
+        for here in loaded:
+            await here.wait()
+
+    tasks += [asyncio.create_task(warm(*each)) for each in zip(clients, loaded, strict=True)]
+    waiting = asyncio.create_task(all_loaded())
+    tasks.append(waiting)
+    while not waiting.done():  # of several models, one that cannot be loaded is told of at once
+        await asyncio.wait([t for t in tasks if not t.done()], return_when=asyncio.FIRST_COMPLETED)
+        _raise_first(tasks)
+    await asyncio.wait(tasks, timeout=_LEARN_S)
+    _raise_first(tasks)
+
+
+async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    with anyio.CancelScope(shield=True):
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _raise_first(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        if task.done():
+            task.result()
 
 
 def _refuse_itself(client: AsyncDisco, host: str, port: int) -> None:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from attached.made import ask
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -77,6 +77,11 @@ def test_a_failure_comes_out_as_it_went_in(failure):
 @given(
     st.binary(max_size=60) | st.recursive(st.none() | COUNT | TEXT, st.lists, max_leaves=6).map(json.dumps)
 )
+@example('["started",Infinity,[1,1,0]]')
+@example('["started",1e400,[1,1,0]]')
+@example('["deltas",[{"text":"","tokens":Infinity}],[1,1,0]]')
+@example('["progress",[1,2,3],[-Infinity,1,0]]')
+@example('["ended","stop",[1,1,NaN]]')
 def test_rubbish_is_an_error_of_one_kind(line):
     line = line if isinstance(line, bytes) else line.encode()
     try:

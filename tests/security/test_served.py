@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socket
+from itertools import permutations
 
 import anyio
 import pytest
@@ -76,6 +78,7 @@ def test_without_the_key_not_even_the_body_is_waited_for(served):
 
 
 CHUNKED = b"Transfer-Encoding: chunked\r\n"
+CODINGS = (b"chunked", b"gzip", b"identity", b"xchunked", b"")
 FRAMINGS = [
     *(
         b"Content-Length: " + length
@@ -86,11 +89,20 @@ FRAMINGS = [
         b"Transfer-Encoding: " + of
         for of in (b"xchunked", b"gzip, chunked", b"chunked, identity", b"\x0bchunked")
     ),
-    *(b"Transfer-Encoding : chunked", CHUNKED + b"Transfer-Encoding: chunked"),
+    *(
+        b"Transfer-Encoding : chunked",
+        CHUNKED + b"Transfer-Encoding: chunked",
+        b"Transfer-Encoding:\r\n chunked",
+    ),
+    *(b"Transfer-Encoding: %s\r\nTransfer-Encoding: %s" % two for two in permutations(CODINGS, 2)),
     *(b"X: a\rY: b", b"X: a\0b", b"X\0: a", b"X: a\x01b", b"X: a\r\n b", b"X", b": a", b"X: a\nY: b"),
     *(b"Host: evil.test", b"X: " + b"a" * 200_000, b"".join(b"X-%d: 1\r\n" % n for n in range(50_000))),
 ]
-TARGETS = [b"GET http://evil.test/health HTTP/1.1", b"CONNECT localhost:80 HTTP/1.1", b"OPTIONS * HTTP/1.1"]
+TARGETS = [b"GET http://evil.test/health HTTP/1.1", b"OPTIONS * HTTP/1.1"]
+TARGETS += [
+    b"CONNECT %s HTTP/1.1" % to for to in (b"localhost:80", b"/x", b"/health", b"/v1/disco/layers/stream")
+]
+TARGETS += [b"CONNECT /x HTTP/1.0", b"CONNECT /x HTTP/1.1\r\nUpgrade: websocket\r\nConnection: Upgrade"]
 TARGETS += [b"GET /health HTTP/%s" % version for version in (b"0.9", b"1.2", b"2.0")]
 TARGETS += [b"GET /a%s HTTP/1.1" % odd for odd in (b"\0", b"\xff", b" b", b"a" * 200_000)]
 CHUNKS = [size + b"\r\nabc\r\n" for size in (b"zz", b"-1", b"0x3", b"f" * 17)] + [
@@ -156,6 +168,75 @@ def test_a_long_body_is_read_however_it_is_cut(served, per_chunk):
         connection.sendall(data)
         answer = b"".join(iter(lambda: connection.recv(65536), b""))
     assert b"no_eligible_endpoint" in answer
+
+
+def closing(offer: bytes, version: bytes, body: bytes) -> bytes:
+    """A request that ends its connection, and offers another protocol."""
+    head = START.replace(b"HTTP/1.1", b"HTTP/" + version) + BEARER + b"\r\n" + offer
+    return head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+@pytest.mark.parametrize(
+    ("version", "offer"),
+    [
+        (b"1.1", b"Connection: close, Upgrade\r\nUpgrade: h2c\r\n"),
+        (b"1.1", b"Connection: Upgrade\r\nConnection: close\r\nUpgrade: websocket\r\n"),
+        (b"1.0", b"Connection: Upgrade\r\nUpgrade: h2c\r\n"),
+        (b"1.0", b"Connection: keep-alive, Upgrade\r\nUpgrade: TLS/1.0\r\n"),
+    ],
+)
+def test_an_offer_on_a_connection_that_ends_is_declined_and_answered(served, version, offer):
+    whole = closing(offer, version, json.dumps(CHAT).encode())
+    for cut in (len(whole), len(whole) - 20):
+        with socket.create_connection(served.address, timeout=60) as connection:
+            connection.sendall(whole[:cut])
+            if cut < len(whole):
+                served.portal.call(anyio.sleep, 0.05)
+                connection.sendall(whole[cut:])
+            answer = b"".join(iter(lambda: connection.recv(65536), b""))
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert b"chat.completion" in answer
+
+
+def test_many_offers_in_one_piece_are_declined_one_by_one(served):
+    offer = SECOND[:-2] + b"Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
+    last = SECOND[:-2] + b"Connection: close\r\n\r\n"
+    with socket.create_connection(served.address, timeout=60) as connection:
+        connection.sendall(2000 * offer + last)
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert answer.count(b"HTTP/1.1 200 ") == 2001
+
+
+STARTS = {
+    "silent": b"",
+    "line ends": b"\r\n\r\n",
+    "half a head": START[:-4],
+    "an offer, half": START + b"Connection: close, Upgrade\r\nUpgrade: h2c\r\n",
+    "half a second one": SECOND + START[:-4],
+    "the body of one that was refused": START + b"Content-Length: 1000000\r\n\r\nabc",
+}
+
+
+ENDS = dict.fromkeys(STARTS.values(), ((), (b"408",)))
+ENDS[STARTS["half a second one"]] = ((b"200", b"408"), (b"200",))
+ENDS[STARTS["the body of one that was refused"]] = ((b"401",),)
+
+
+def test_a_connection_on_which_no_request_begins_has_an_end(served, monkeypatch):
+    monkeypatch.setattr(http_protocol, "HEAD_S", 0.2)
+    with contextlib.ExitStack() as stack:
+        opened = []
+        for start in [*STARTS.values()] * 17:
+            connection = stack.enter_context(socket.create_connection(served.address, timeout=60))
+            connection.sendall(start)
+            opened.append((start, connection))
+        for start, connection in opened:
+            answer = b""
+            with contextlib.suppress(ConnectionError):
+                while part := connection.recv(65536):
+                    answer += part
+            statuses = tuple(re.findall(rb"HTTP/1.1 (\d+) ", answer))
+            assert statuses in ENDS[start], start
 
 
 def test_a_head_that_does_not_end_is_given_up(served, monkeypatch):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from functools import partial
+
 import anyio
+import httpx2
 import pytest
 from asgi import ask, asking, part, pieces, simulated
 from faults.rising import DOUBTED, TEXT, Kept, local, preset
@@ -11,7 +15,7 @@ from hypothesis import strategies as st
 from serving import HELLO
 from watched import virtually
 
-from disco import AsyncDisco
+from disco import AsyncDisco, Backup
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from disco.server import make_app
@@ -40,6 +44,9 @@ def asked():
         (b'{"seed": ' + b"9" * 5000 + b"}", None, "parse"),
         (b"[" * 100_000, None, "parse"),
         (b'{"model":"m","messages":[{"role":"user","content":"\\ud800"}]}', None, "parse"),
+        *((b'{"model":"m","temperature":%s}' % n, None, "parse") for n in (b"1e400", b"-1E999", b"9" * 400)),
+        (b'{"model":"m","x":' + b"[" * 250 + b"]" * 250 + b"}", None, "parse"),
+        (b'{"model":"m","x":' + b'{"a":' * 250 + b"1" + b"}" * 251, None, "parse"),
         (b"[]", None, "object"),
         (b'"text"', None, "object"),
         ({}, "model", "model"),
@@ -174,6 +181,71 @@ def test_no_body_is_answered_with_a_500(asked, data):
         more = data.draw(st.dictionaries(st.sampled_from(OF_MESSAGES), ANYTHING, max_size=2))
         changes["messages"] = [{**HELLO[0], **more}]
     assert asked(path, {**PATHS[path], **changes}).status in (200, 400)
+
+
+ODD_NUMBERS = st.sampled_from(
+    ["1e400", "-1e400", "1e308", "-1e308", "1e-400", "-0", "9" * 400, "-" + "9" * 309, "9" * 300]
+)
+DEEP = st.builds(
+    lambda levels, ends: ends[0] * levels + "1" + ends[1] * levels,
+    st.sampled_from([50, 150, 199, 300, 500, 600, 990, 5000]),
+    st.sampled_from(["[]", ('{"a":', "}"), ('[{"type":', "}]")]),
+)
+
+
+def behind_a_server(**more):
+    """A client whose server answers everything."""
+    message = {"role": "assistant", "content": "x"}
+    choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
+    document = {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": choices}
+    http = httpx2.AsyncClient(transport=httpx2.MockTransport(lambda _: httpx2.Response(200, json=document)))
+    return AsyncDisco(
+        base_url="http://h.test/v1", api_key="k", http_client=http, policy="fast", price=(1, 1), **more
+    )
+
+
+A_TOOL = '[{"type": "function", "function": {"parameters": {"x": %s}}}]'
+BESIDE = Backup(base_url="http://127.0.0.1:1/v1", api_key="k", model="b", price=(1, 1))
+
+
+@pytest.fixture(scope="module", params=["device", "server", "backup"])
+def any_asked(request):
+    made = {
+        "device": simulated,
+        "server": behind_a_server,
+        "backup": partial(behind_a_server, backups=[BESIDE]),
+    }
+    with asking(made[request.param](), max_body_bytes=200_000) as asked:
+        yield asked
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_no_number_and_no_depth_is_answered_with_a_500(any_asked, data):
+    """Whoever answers, and whatever field it is in."""
+    path = data.draw(st.sampled_from([CHATS, "/v1/embeddings"]))
+    odd = data.draw(ODD_NUMBERS | DEEP)
+    around = data.draw(
+        st.sampled_from(
+            ["%s", "[%s]", '{"5": %s}', '[{"type": "function", "function": {"parameters": {"x": %s}}}]']
+        )
+    )
+    field = data.draw(st.sampled_from([*FIELDS[CHATS], "disco", "unknown", "input"]))
+    whole = json.dumps({**CHAT, "input": "x", field: "HERE"}).replace('"HERE"', around % odd)
+    answer = any_asked(path, whole.encode())
+    assert answer.status in (200, 400), answer.body
+    as_options = json.dumps({**CHAT, "disco": {data.draw(OPTIONS): "HERE"}}).replace('"HERE"', odd)
+    assert any_asked(CHATS, as_options.encode()).status in (200, 400)
+
+
+OPTIONS = st.sampled_from(
+    ["pace_tps", "deadline_s", "local_only", "reach", "task", "classes", "budget_class", "judge"]
+)
+
+
+def test_a_long_number_in_a_text_is_a_text(asked):
+    said = [{"role": "user", "content": "3." + "14" * 500}]
+    assert asked(CHATS, {**CHAT, "messages": said}).status == 200
 
 
 def test_what_needs_a_server_says_so_and_unknown_paths_are_answered_in_the_apis_shape(asked):

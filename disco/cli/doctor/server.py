@@ -56,7 +56,7 @@ _PAY: Final = "Pay the account's bill, or wait"
 
 def _client(facts: Facts) -> openai.AsyncOpenAI:
     # Its own reading of the environment is a client's: base_url, organisation, project, proxies.
-    return PlainClient(api_key=facts.key, max_retries=0)
+    return PlainClient(api_key=facts.key, max_retries=0, reads_environment=True)
 
 
 async def check_api(setup: Setup, facts: Facts) -> list[Finding] | Finding | None:

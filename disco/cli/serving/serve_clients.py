@@ -15,7 +15,7 @@ from disco.client.endpoint_catalog.local_servers import is_address
 from disco.client.endpoint_catalog.plugged import as_plugin
 from disco.dispatch import load_preset
 from disco.endpoints.contract import Endpoint
-from disco.endpoints.openai_api.sdk_client import ReusesRequests
+from disco.endpoints.openai_api.sdk_client import ReusesRequests, forget_environment
 from disco.endpoints.saved_prompts import PromptCache
 from disco.errors import ConfigurationError, DiscoError
 from disco.server.named_models import NamedModel, NamedModels
@@ -135,7 +135,7 @@ class ClientMaker:
             **more,
             **self._common,
         )
-        client.organization = client.project = None  # from the environment, as well
+        forget_environment(client)
         self._first = self._first or client
         if isinstance(local, str) and client.router.local is not None:
             self._local[local] = client.router.local

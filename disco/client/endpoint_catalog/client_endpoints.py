@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
@@ -212,8 +212,11 @@ class ClientEndpoints:
         model: str | None,
         reach: Reach,
         drafting: SpeculateSection | None,
+        on_local: Callable[[], None] | None = None,
     ) -> None:
         """Warm up every endpoint within `reach`, all at once; `model` names the server's model to probe.
+
+        `on_local` is called once the local model is ready, or there is none: a server may say nothing for long.
 
         Raises:
             DiscoError: the local model cannot be loaded. A fault of a tier is warned of: its first request reports it.
@@ -249,6 +252,10 @@ class ClientEndpoints:
                     await self.local.warm_up()
                 except Exception as raised:  # noqa: BLE001 - raised after the group, not as an ExceptionGroup
                     error = raised
+            if error is not None:
+                group.cancel_scope.cancel()
+            elif on_local is not None:
+                on_local()
         if error is not None:
             raise error
 

@@ -9,7 +9,7 @@ from disco.candidate import Candidate
 from disco.client.endpoint_catalog.tiers import PRICE_FORM
 from disco.cost import server_rates
 from disco.errors import ConfigurationError
-from disco.notices import warn
+from disco.notices import shown, warn
 from disco.profiles import ASSUMED, STALE_AFTER_DAYS, Price, PriceTables, basis_of, load_prices
 from disco.rates import PriceChoice, Rates
 
@@ -82,19 +82,19 @@ class Pricing:
         basis = basis_of(found, today)
         if found is None:
             warn(
-                f"No price is known for the model {model!r}. Costs are counted at the price of {ASSUMED} until you "
-                "pass price=(usd_per_million_in, usd_per_million_out), (0, 0) if it costs nothing, or add it to your "
-                "prices.toml (docs/how-to/prices.md)."
+                f"No price is known for the model {shown(model)}. Costs are counted at the price of {ASSUMED} until "
+                "you pass price=(usd_per_million_in, usd_per_million_out), (0, 0) if it costs nothing, or add it to "
+                "your prices.toml (docs/how-to/prices.md)."
             )
             return server_rates(self.tables.price(ASSUMED), basis=basis)
         if found.at == "elsewhere":
             warn(
-                f"The server of the model {model!r} is in no price table. Costs are counted at the price that "
+                f"The server of the model {shown(model)} is in no price table. Costs are counted at the price that "
                 f"{found.model} has at {found.provider}; pass price=... if yours differs."
             )
         if found.is_stale(today):
             warn(
-                f"The price of the model {model!r} is of {found.date}, {found.age_days(today)} days old (stale after "
-                f"{STALE_AFTER_DAYS}). Check it, and pass price=... or add it to your prices.toml."
+                f"The price of the model {shown(model)} is of {found.date}, {found.age_days(today)} days old (stale "
+                f"after {STALE_AFTER_DAYS}). Check it, and pass price=... or add it to your prices.toml."
             )
         return server_rates(found.price, basis=basis)

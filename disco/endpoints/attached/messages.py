@@ -144,7 +144,7 @@ def read_line(line: bytes) -> tuple[Event | EndpointFailure | None, Usage]:
         prompt, completion, cached = used
         usage = Usage(int(prompt), int(completion), int(cached))
         return _event(name, content, usage), usage
-    except (TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError("a line breaks the protocol") from error
 
 

@@ -82,10 +82,8 @@ class LocalServerEndpoint(OpenAIEndpoint):
             trust_env=False, follow_redirects=False, limits=httpx2.Limits(max_keepalive_connections=0)
         )
         self._own = PlainClient(
-            api_key=api_key or "not-needed", base_url=base_url, max_retries=0, http_client=self._http
+            api_key=api_key or "none", base_url=base_url, max_retries=0, http_client=self._http
         )
-        # The SDK reads these from the environment; they are meant for OpenAI, not for this server.
-        self._own.organization = self._own.project = self._own.admin_api_key = None
         super().__init__(
             client=self._own, name=name, continuation=continuation, context_tokens=context_tokens, logp=logp
         )

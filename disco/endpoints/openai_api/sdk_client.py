@@ -8,18 +8,18 @@ A `TrafficCounter` that is entered is given what is sent.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import httpx2
-from openai import AsyncOpenAI, NotGiven, __version__
+from openai import AsyncOpenAI, NotGiven, OpenAI, __version__
 
 from disco.endpoints.openai_api.http_transport import TrafficCounter, unwind
 
 if TYPE_CHECKING:
     from openai._models import FinalRequestOptions
 
-__all__ = ["MAX_ERROR_BYTES", "PlainClient", "ReusesRequests", "capped", "send_counted"]
+__all__ = ["MAX_ERROR_BYTES", "PlainClient", "ReusesRequests", "capped", "forget_environment", "send_counted"]
 
 MAX_ERROR_BYTES = 64 * 1024
 _MOST_KEPT = 16  # requests, one for each key, address and clock
@@ -77,8 +77,33 @@ class ReusesRequests:
         return options.url, self.api_key, clocks, tuple(options.security.items()), tuple(http.headers.raw)
 
 
+def forget_environment(client: AsyncOpenAI | OpenAI, headers: Mapping[str, Any] | None = None) -> None:
+    """Take from one of the SDK's clients, just made, what it has read from the environment.
+
+    Organisation, project, keys and `OPENAI_CUSTOM_HEADERS` (often a gateway's token) are for the server that the user
+    has configured as the SDK's, and for no other one.
+
+    Args:
+        client: the client.
+        headers: its own, which it keeps.
+    """
+    client.organization = client.project = client.admin_api_key = client.webhook_secret = None
+    client._custom_headers = dict(headers or {})  # noqa: SLF001 - the SDK has no public way
+
+
 class PlainClient(ReusesRequests, AsyncOpenAI):
-    """An `AsyncOpenAI` with the module's two changes."""
+    """An `AsyncOpenAI` with the module's two changes, for a server of its own.
+
+    Args:
+        reads_environment: whether the server is the one that the environment's values are for; see
+            `forget_environment`.
+        given: as for `AsyncOpenAI`.
+    """
+
+    def __init__(self, *, reads_environment: bool = False, **given: Any) -> None:
+        super().__init__(**given)
+        if not reads_environment:
+            forget_environment(self, given.get("default_headers"))
 
     @property
     def user_agent(self) -> str:

@@ -26,6 +26,7 @@ import openai
 from openai import RequestOptions
 
 from disco.endpoints.openai_api import error_mapping
+from disco.endpoints.openai_api.sdk_client import forget_environment
 from disco.endpoints.split.wire import (
     HEADER_BYTES,
     BadFrameError,
@@ -148,6 +149,7 @@ class LayerLink:
         client = openai.OpenAI(
             api_key=key or "none", base_url=self._server.base_url, max_retries=0, timeout=_OPEN_S
         )
+        forget_environment(client)
         with client:
             try:
                 # The load without this device's own.

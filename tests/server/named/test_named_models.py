@@ -54,6 +54,7 @@ def served(tmp_path, monkeypatch):
     monkeypatch.setenv("THE_KEY", "k-of-the-first-server")
     monkeypatch.setenv("OPENAI_API_KEY", "k-of-nobody-here")
     monkeypatch.setenv("OPENAI_ORG_ID", "org-of-nobody-here")
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "X-Gateway: gateway-of-nobody-here")
     with start_blocking_portal("asyncio") as portal, contextlib.ExitStack() as stack:
 
         def serve(text: str, device: SimulatedEndpoint | None = None, state: object = "off"):
@@ -111,6 +112,7 @@ def test_a_name_picks_the_client_and_the_server_gets_its_own_name_for_the_model(
         spoken = one.ask("/v1/responses", {"input": "Hi", "disco": {"pace_tps": "off"}})
     assert b"From there." in there.body
     assert (body["model"], headers["authorization"]) == ("theirs-4o", "Bearer k-of-the-first-server")
+    assert "of-nobody-here" not in repr(headers)
     assert "openai-organization" not in headers
     assert {here.status, default.status, spoken.status} == {200}
     assert [(r.served_as, r.winner) for r in one.routes] == [
@@ -227,6 +229,7 @@ async def test_a_name_that_is_closed_leaves_what_another_still_counts(tmp_path):
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # as the HTTP server
 async def test_a_model_that_cannot_be_loaded_ends_the_start_at_once(tmp_path):
     """Whatever the others are doing: here, they never get ready."""
     slow, broken = (SimulatedEndpoint(name, QUICK, place="device") for name in ("slow", "broken"))
