@@ -281,7 +281,17 @@ _RESPONSES: Mapping[str, Check] = {
 
 # Fields that disco itself reads as a structure, whichever endpoint answers.
 _READ = frozenset(
-    {"audio", "functions", "messages", "modalities", "model", "n", "response_format", "stream_options", "tools"}
+    {
+        "audio",
+        "functions",
+        "messages",
+        "modalities",
+        "model",
+        "n",
+        "response_format",
+        "stream_options",
+        "tools",
+    }
 )
 
 

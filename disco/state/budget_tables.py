@@ -181,14 +181,15 @@ def tidy(connection: sqlite3.Connection, process: str, is_alive: IsAlive, now: f
 
 
 def _keys(connection: sqlite3.Connection) -> list[tuple[int, TallyKey]]:
-    """Return the tallies with their rows, without those whose unit or window is none: any file may be put in ours' place."""
+    """Return the tallies with their rows, without those whose unit or window is none: SQLite keeps any value."""
     rows = connection.execute(
         "SELECT id, account, scope, unit, window_s FROM budgets ORDER BY account, scope, unit, window_s"
     ).fetchall()
     return [
         (budget, TallyKey(*names, window))
         for budget, *names, window in rows
-        if names[-1] in UNITS and (window in PERIODS or (isinstance(window, float) and 0 < window < _LATEST_S))
+        if names[-1] in UNITS
+        and (window in PERIODS or (isinstance(window, float) and 0 < window < _LATEST_S))
     ]
 
 

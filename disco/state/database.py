@@ -96,9 +96,10 @@ def state_path(given: str | os.PathLike[str] | bool | None = None) -> Path | Non
         path = Path(given).expanduser()
     if path is None or not os.fspath(given) or (path.exists() and not path.is_file()):
         name = "state" if is_named else _VARIABLE
+        off = "state=False" if is_named else f"{_VARIABLE}=off"
         raise ConfigurationError(
-            f"{name}={os.fspath(given)!r} is not the path of a file. "
-            f'Give one, such as {name}="state.sqlite3", or {"state=False" if is_named else f"{_VARIABLE}=off"} for none.'
+            f"{name}={os.fspath(given)!r} is not the path of a file. Give one, such as "
+            f'{name}="state.sqlite3", or {off} for none.'
         )
     return path
 

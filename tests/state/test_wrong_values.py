@@ -22,7 +22,9 @@ BREAKER = {"why": "server", "failures": 2, "level": 1, "rest_s": 30.0, "until": 
 
 def asker(path):
     server = MemoryServer(spoken(["Salt."]))
-    return client(server, local=device(), policy="fast", state=path, budget={"server_tokens": 10**6, "per": "day"})
+    return client(
+        server, local=device(), policy="fast", state=path, budget={"server_tokens": 10**6, "per": "day"}
+    )
 
 
 @pytest.fixture
@@ -43,7 +45,9 @@ async def learnt(tmp_path):
 
 def columns(path):
     with sqlite3.connect(path) as connection:
-        tables = connection.execute("SELECT name FROM sqlite_master WHERE sql LIKE 'CREATE TABLE%'").fetchall()
+        tables = connection.execute(
+            "SELECT name FROM sqlite_master WHERE sql LIKE 'CREATE TABLE%'"
+        ).fetchall()
         return [
             (table, row[1])
             for (table,) in tables

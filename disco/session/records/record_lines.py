@@ -52,6 +52,8 @@ def record_row(line: str | bytes | Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(line, Mapping):
         try:
             line = json.loads(line, parse_int=_integer, parse_float=_real, parse_constant=_real)
+        except ConfigurationError:  # a ValueError itself
+            raise
         except (ValueError, RecursionError):
             raise ConfigurationError(
                 "this is not JSON; a program that was killed may leave half a line"
