@@ -186,10 +186,9 @@ def _keys(connection: sqlite3.Connection) -> list[tuple[int, TallyKey]]:
         "SELECT id, account, scope, unit, window_s FROM budgets ORDER BY account, scope, unit, window_s"
     ).fetchall()
     return [
-        (budget, TallyKey(*names, window))
-        for budget, *names, window in rows
-        if names[-1] in UNITS
-        and (window in PERIODS or (isinstance(window, float) and 0 < window < _LATEST_S))
+        (budget, TallyKey(account, scope, unit, window))
+        for budget, account, scope, unit, window in rows
+        if unit in UNITS and (window in PERIODS or (isinstance(window, float) and 0 < window < _LATEST_S))
     ]
 
 
