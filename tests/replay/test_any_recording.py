@@ -85,7 +85,7 @@ def test_each_command_reads_a_recording_of_every_kind_and_names_what_it_leaves_o
     assert load_preset(tmp_path / "tuned.toml").dispatch.policy
     assert main(["shadow", str(recording)]) == 2  # none of them has a shadow
     said = capsys.readouterr().err
-    assert "14 without a shadow" in said
+    assert "15 without a shadow" in said
     assert "this is not JSON" in said
     assert "(line 5" in said
 

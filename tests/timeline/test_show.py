@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from xml.etree import ElementTree
 
@@ -119,7 +120,7 @@ def test_a_damaged_time_does_not_hide_the_others_in_a_summary(tmp_path, capsys):
     assert main(["show", str(path), "--summary"]) == 0
     out = capsys.readouterr().out
     assert "2 requests, 2025-1" in out
-    assert "line 2: it has a number that is none, or beyond 1e+18; left out" in " ".join(out.split())
+    assert "line 2: a damaged record; left out" in " ".join(out.split())
 
 
 def test_a_long_file_is_not_read_into_memory(tmp_path):
@@ -134,7 +135,7 @@ def test_a_long_file_is_not_read_into_memory(tmp_path):
     assert [line.number for line in lines] == [49_999, 50_000]
 
 
-@pytest.mark.parametrize("number", ["1e308", "NaN", "-Infinity", "9" * 400, "9" * 5000])
+@pytest.mark.parametrize("number", ["1e308", "9" * 400, "9" * 5000])
 def test_a_number_that_nothing_can_be_made_of_is_named_without_a_traceback(tmp_path, capsys, number):
     path = tmp_path / "odd.jsonl"
     for name in ("created_s", "duration_s", "bill_usd"):
@@ -145,6 +146,16 @@ def test_a_number_that_nothing_can_be_made_of_is_named_without_a_traceback(tmp_p
             assert main(["show", str(path), *options]) in (0, 1, 2)
             shown = capsys.readouterr()
             assert "line 1: " in " ".join((shown.out + shown.err).split())
+
+
+def test_a_number_that_is_none_ends_no_command(tmp_path, capsys):
+    path = tmp_path / "odd.jsonl"
+    text = moved().to_json(timelines=True)
+    for at in [found.end() for found in re.finditer(r'": (?=[0-9])', text)]:
+        path.write_text(text[:at] + "NaN" + re.sub(r"^[0-9.e+-]+", "", text[at:]) + "\n", encoding="utf-8")
+        for options in ([], ["--summary"], ["--answer", "1"]):
+            assert main(["show", str(path), *options]) in (0, 1, 2)
+    capsys.readouterr()
 
 
 def test_no_escape_sequence_of_a_strangers_record_reaches_the_terminal(tmp_path, capsys):

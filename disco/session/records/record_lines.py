@@ -51,7 +51,7 @@ def record_row(line: str | bytes | Mapping[str, Any]) -> dict[str, Any]:
     """
     if not isinstance(line, Mapping):
         try:
-            line = json.loads(line, parse_int=_integer, parse_float=_real, parse_constant=_real)
+            line = json.loads(line, parse_int=_integer, parse_float=_real)
         except ConfigurationError:  # a ValueError itself
             raise
         except (ValueError, RecursionError):
@@ -64,7 +64,7 @@ def record_row(line: str | bytes | Mapping[str, Any]) -> dict[str, Any]:
 
 
 _MOST: Final = 1e18  # more than any count, time or amount in a record
-_BEYOND: Final = f"it has a number that is none, or beyond {_MOST:g}"
+_BEYOND: Final = f"it has a number beyond {_MOST:g}"
 
 
 def _integer(digits: str) -> int:
@@ -75,6 +75,6 @@ def _integer(digits: str) -> int:
 
 def _real(digits: str) -> float:
     value = float(digits)
-    if not abs(value) <= _MOST:
+    if abs(value) > _MOST:
         raise ConfigurationError(_BEYOND)
     return value
