@@ -16,6 +16,8 @@ _SAME: Final = 0.005  # a ratio closer to 1 than this is called the same
 
 def money(usd: float) -> str:
     """Return an amount in USD as a plain decimal number: whole cents, or two digits of what is less than a cent."""
+    if not math.isfinite(usd):  # of a record that anybody may have written
+        return "– $"
     if 0 < abs(usd) < _LEAST_USD:
         return "under 0.000000001 $"
     decimals = 2 if abs(usd) < _LEAST_USD else max(2, 1 - math.floor(math.log10(abs(usd))))

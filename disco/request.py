@@ -6,10 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-__all__ = ["MOST_CLASSES", "Prefix", "Request", "Timeouts", "check_classes"]
+__all__ = ["MOST_CLASSES", "NO_LIMIT", "Prefix", "Request", "Timeouts", "check_classes", "whole_number"]
 
 MOST_CLASSES = 256
 """Most classes of one request: the local model reads every one of them behind the prompt."""
+
+NO_LIMIT = -1
+"""As `max_tokens`: llama.cpp's server and others take it for "as long as the context holds"."""
+
+
+def whole_number(value: object) -> int | None:
+    """Return a JSON number as an integer, also where it is written as 50.0; None for anything else."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +64,7 @@ class Request:
         added_tokens: the most tokens that the redaction adds to the prompt, as far as it is known.
         may_be_saved: whether a model on this machine may save on disk what it has read of the prompt, where the
             application chose that (`prompt_cache`). False: only where it saves private prompts, too.
+        unusual: by parameter (or "messages"), how an endpoint refuses its value that takes the API's own values only.
         drafts: where a budget limits a pair of drafter and verify server: how many tokens its drafter may process
             besides the prompt, and its server in vain; None: as many as they like.
     """
@@ -73,6 +84,7 @@ class Request:
     redaction: Any = field(default=None, repr=False, compare=False)
     added_tokens: int = 0
     may_be_saved: bool = False
+    unusual: Mapping[str, Exception] = field(default_factory=dict, repr=False, compare=False)
     drafts: int | None = None
 
     def due_in(self, deadline_s: float) -> Request:
@@ -91,9 +103,11 @@ class Request:
     @property
     def max_tokens(self) -> int | None:
         """The answer's length limit in tokens: the application's, under either of its two names, else the cap."""
-        limit = self.params.get("max_completion_tokens")
-        limit = limit if limit is not None else self.params.get("max_tokens")
-        return limit if limit is not None else self.cap
+        for name in ("max_completion_tokens", "max_tokens"):
+            limit = whole_number(self.params.get(name))
+            if limit is not None and limit > NO_LIMIT:
+                return limit
+        return self.cap
 
     def capped(self, tokens: int) -> Request:
         """Return the request with a limit on its answer that applies even where the application set none.

@@ -165,8 +165,8 @@ class Screen:
 
         Where a terminal is too narrow for it, it has no lines between its columns.
         """
-        cells = [[str(cell) for cell in row] for row in rows]
-        table = Table(title=title or None, title_justify="left", title_style="bold")
+        cells = [[printable(str(cell)) for cell in row] for row in rows]
+        table = Table(title=printable(title) or None, title_justify="left", title_style="bold")
         for index, column in enumerate(columns):
             numeric = bool(cells) and all(_is_number(row[index]) for row in cells)
             table.add_column(Text(column), justify="right" if numeric else "left", overflow="fold")

@@ -31,6 +31,7 @@ from disco.cli.shadow.shadow_command import add_shadow
 from disco.cli.speculation.speculate_command import add_speculate
 from disco.cli.split.split_command import add_split
 from disco.cli.state.state_command import add_state
+from disco.cli.word_wrap import printable
 
 __all__ = ["main"]
 
@@ -59,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout = None  # so that the interpreter does not try to flush it
         return 141
     except OpenAIError as error:
-        print(f"disco: {error}", file=sys.stderr)
+        print(f"disco: {printable(str(error))}", file=sys.stderr)  # it may quote a stranger's file
         return 2
 
 

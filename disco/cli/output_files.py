@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -68,8 +69,10 @@ def _inputs(arguments: argparse.Namespace, names: Iterable[str]) -> Iterable[Pat
     for name in names:
         given = getattr(arguments, name, None)
         for each in given if isinstance(given, list) else [given]:
-            if isinstance(each, str) and Path(each).is_file():
-                yield Path(each)
+            if isinstance(each, str):
+                with suppress(OSError, ValueError):  # a name that no file can have: who opens it says so
+                    if Path(each).is_file():
+                        yield Path(each)
 
 
 def _same(one: Path, other: Path) -> bool:

@@ -1,8 +1,9 @@
-"""Refuse requests that every endpoint would refuse: wrong types, and numbers out of range.
+"""Refuse requests that every endpoint would refuse, and find values that only some servers take.
 
 Any endpoint may answer a request, so its shape is checked once, before an endpoint is asked. The messages and error
-codes are the API's. A value that only some endpoints refuse (a temperature above 2, say) is left to them. Fields
-that are not named here are passed on unchanged.
+codes are the API's. What disco itself reads as a structure (messages, tools, a format) must be one. A value of another
+field that is not the API's (`"temperature": "0.7"`, a call's arguments as an object) is left to servers, some of which
+take it. Fields that are not named here are passed on unchanged.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from disco.errors import NoEndpointError
+from disco.request import NO_LIMIT, whole_number
 
 __all__ = ["check_chat", "check_responses"]
 
@@ -68,11 +70,16 @@ def _string_or_strings(name: str, value: Any) -> None:
 
 def _integer(least: float = -math.inf, most: float = math.inf) -> Check:
     def check(name: str, value: Any) -> None:
-        if not isinstance(value, int) or isinstance(value, bool):
+        if whole_number(value) is None:
             raise _refused(name, "an integer")
         _in_range("integer", name, value, least, most)
 
     return check
+
+
+def _limit(name: str, value: Any) -> None:
+    if whole_number(value) != NO_LIMIT:
+        _integer(1)(name, value)
 
 
 def _number(least: float = -math.inf, most: float = math.inf) -> Check:
@@ -155,8 +162,7 @@ def _calls(name: str, value: Any) -> None:
     for number, call in enumerate(value):
         _check_fields(call, {"id": _string, "type": _string, "function": _object}, f"{name}[{number}].")
         if isinstance(call.get("function"), Mapping):
-            fields = {"name": _string, "arguments": _string}
-            _check_fields(call["function"], fields, f"{name}[{number}].function.")
+            _check_fields(call["function"], {"name": _string}, f"{name}[{number}].function.")
 
 
 def _content(name: str, value: Any) -> None:
@@ -239,8 +245,8 @@ _CHAT: Mapping[str, Check] = {
     "functions": _objects,
     "logit_bias": _logit_bias,
     "logprobs": _boolean,
-    "max_completion_tokens": _integer(1),
-    "max_tokens": _integer(1),
+    "max_completion_tokens": _limit,
+    "max_tokens": _limit,
     "messages": _messages,
     "min_p": _number(0, 1),
     "modalities": _array,
@@ -263,7 +269,7 @@ _RESPONSES: Mapping[str, Check] = {
     "include": _array,
     "input": _input,
     "instructions": _string,
-    "max_output_tokens": _integer(1),
+    "max_output_tokens": _limit,
     "max_tool_calls": _integer(0),
     "previous_response_id": _string,
     "prompt": _object,
@@ -273,17 +279,60 @@ _RESPONSES: Mapping[str, Check] = {
 }
 
 
-def check_chat(body: Mapping[str, Any]) -> None:
+# Fields that disco itself reads as a structure, whichever endpoint answers.
+_READ = frozenset(
+    {
+        "audio",
+        "functions",
+        "messages",
+        "modalities",
+        "model",
+        "n",
+        "response_format",
+        "stream_options",
+        "tools",
+    }
+)
+
+
+def check_chat(body: Mapping[str, Any]) -> dict[str, NoEndpointError]:
     """Refuse a `/chat/completions` body that no endpoint could answer.
 
+    Returns:
+        By field, how an endpoint that takes the API's own values only refuses this one; empty for most requests.
+
     Raises:
-        NoEndpointError: a field has a wrong type or is out of range; `param` names it.
+        NoEndpointError: a field that disco itself reads has a wrong type; `param` names it.
     """
-    _check_fields(body, _CHAT)
+    unusual: dict[str, NoEndpointError] = {}
+    for name, value in body.items():
+        try:
+            _check_fields({name: value}, _CHAT)
+        except NoEndpointError as error:
+            if name in _READ:
+                raise
+            unusual[name] = error
+    if param := _call_with_values(body.get("messages") or ()):
+        unusual["messages"] = _refused(param, "a string")
+    return unusual
+
+
+def _call_with_values(messages: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return where a call in the history has arguments that are no JSON text; None: nowhere."""
+    for at, message in enumerate(messages):
+        for number, call in enumerate(message.get("tool_calls") or ()):
+            function = call.get("function")
+            if function and not isinstance(function.get("arguments") or "", str):
+                return f"messages[{at}].tool_calls[{number}].function.arguments"
+    return None
 
 
 def check_responses(body: Mapping[str, Any]) -> None:
-    """Refuse a `/responses` body that no endpoint could answer. Raises as `check_chat`."""
+    """Refuse a `/responses` body with a field of a wrong type or out of range: it may have to be translated.
+
+    Raises:
+        NoEndpointError: `param` names the field.
+    """
     _check_fields(body, _RESPONSES)
 
 

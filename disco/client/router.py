@@ -281,6 +281,10 @@ class Router:
         await self.learnt.ready(members, model)
         known = {m.name: self.learnt.known(m, model, self.catalog.known(m, model)) for m in members}
         able = [m.endpoint.capabilities(model) for m in members]
+        if request.unusual and not any(
+            can.features is None for m, can in zip(members, able, strict=True) if m in within
+        ):
+            raise next(iter(request.unusual.values()))
         candidates = [
             self.catalog.candidate(m, model, preset, can, power) for m, can in zip(members, able, strict=True)
         ]

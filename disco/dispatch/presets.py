@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from disco._resources import resource_dir
+from disco._resources import resource_dir, settings_toml
 from disco.dispatch.policies.policy_registry import (
     ASSIST,
     AUTO,
@@ -348,12 +347,7 @@ def with_limits(preset: Preset, limits: object) -> Preset:
 
 
 def _read(path: Path) -> Preset:
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigurationError(f"the preset {path} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:  # also of a path that no file can have
-        raise ConfigurationError(f"the preset {path} is not valid TOML: {error}") from error
+    values = settings_toml(path, "the preset")
     try:
         return Preset(**{"name": path.stem, **values})
     except ConfigurationError as error:

@@ -123,10 +123,9 @@ def features_of(
         reach: how far the prompt may travel where `local_only` is False.
     """
     needs = _needs(request)
-    limit = request.max_tokens
     return Features(
         prompt_tokens=_estimate(request),
-        max_tokens=limit if isinstance(limit, int) else None,  # the endpoint refuses any other type
+        max_tokens=request.max_tokens,
         needs=needs,
         reach="device" if local_only else reach,
         stream=stream,
@@ -194,9 +193,10 @@ def _estimate_json(value: Any) -> float:
 
 
 def _needs(request: Request) -> frozenset[str]:
-    needs: set[str] = set()
+    needs: set[str] = set(request.unusual)  # only an endpoint that takes everything is asked for such a value
     if request.params:
-        _add_needs_of_params(request.params, needs)
+        usual = {name: value for name, value in request.params.items() if name not in request.unusual}
+        _add_needs_of_params(usual, needs)
     for message in request.messages:
         content = message.get("content")
         if content is not None and not isinstance(content, str):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,6 +10,7 @@ from typing import Any, TypeVar
 import tomli_w
 from pydantic import BaseModel, ValidationError
 
+from disco._resources import settings_toml
 from disco.errors import ConfigurationError, nearest
 
 __all__ = ["dump_toml", "explain", "read_toml", "validate"]
@@ -25,12 +25,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     Raises:
         ConfigurationError: the file cannot be read, or is not TOML; with file and line.
     """
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path} cannot be read: {error}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"{path} is not valid TOML: {error}") from error
+    return settings_toml(path, "the profile")
 
 
 def validate(model: type[Model], data: Mapping[str, Any], path: Path) -> Model:

@@ -15,8 +15,8 @@ import sqlite3
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from disco.cost.tally import TallyKey
-from disco.cost.windows import freed_at, gone_until, piece_of
+from disco.cost.tally import UNITS, TallyKey
+from disco.cost.windows import PERIODS, freed_at, gone_until, piece_of
 
 __all__ = [
     "UNSEEN_S",
@@ -37,6 +37,7 @@ UNSEEN_S: Final = 3600.0
 
 # What SQLite adds up stays below 2**63, as does the number of a piece.
 _MOST_UNITS = 2**58
+_LATEST_S = 1e11  # Unix time, as far as calendars go
 
 IsAlive = Callable[[str], bool | None]
 
@@ -52,12 +53,8 @@ class Counted(NamedTuple):
 
 def counted(connection: sqlite3.Connection, now: float) -> list[Counted]:
     """Return what every tally has counted: spent within its window, and reserved; and who spent it."""
-    keys = connection.execute(
-        "SELECT id, account, scope, unit, window_s FROM budgets ORDER BY account, scope, unit, window_s"
-    ).fetchall()
     found = []
-    for budget, *names in keys:
-        key = TallyKey(*names)
+    for budget, key in _keys(connection):
         (reserved,) = connection.execute(
             "SELECT COALESCE(SUM(units), 0) FROM budget_open WHERE budget = ?", (budget,)
         ).fetchone()
@@ -167,12 +164,9 @@ def fall(connection: sqlite3.Connection, key: TallyKey, most: int, now: float) -
 
 def tidy(connection: sqlite3.Connection, process: str, is_alive: IsAlive, now: float) -> None:
     """Sweep all tallies, and remove those that are empty and programs that have spent nothing for a window."""
-    keys = connection.execute("SELECT account, scope, unit, window_s FROM budgets").fetchall()
-    for key in keys:
-        sweep(connection, TallyKey(*key), process, is_alive, now)
-        budget = _find(connection, TallyKey(*key))
-        assert budget is not None
-        lately = _programs(connection, budget, TallyKey(*key), now)
+    for budget, key in _keys(connection):
+        sweep(connection, key, process, is_alive, now)
+        lately = _programs(connection, budget, key, now)
         rows = connection.execute(
             "SELECT program FROM budget_programs WHERE budget = ?", (budget,)
         ).fetchall()
@@ -184,6 +178,18 @@ def tidy(connection: sqlite3.Connection, process: str, is_alive: IsAlive, now: f
         "DELETE FROM budgets WHERE id NOT IN (SELECT budget FROM budget_spent) "
         "AND id NOT IN (SELECT budget FROM budget_open)"
     )
+
+
+def _keys(connection: sqlite3.Connection) -> list[tuple[int, TallyKey]]:
+    """Return the tallies with their rows, without those whose unit or window is none: SQLite keeps any value."""
+    rows = connection.execute(
+        "SELECT id, account, scope, unit, window_s FROM budgets ORDER BY account, scope, unit, window_s"
+    ).fetchall()
+    return [
+        (budget, TallyKey(account, scope, unit, window))
+        for budget, account, scope, unit, window in rows
+        if unit in UNITS and (window in PERIODS or (isinstance(window, float) and 0 < window < _LATEST_S))
+    ]
 
 
 def _find(connection: sqlite3.Connection, key: TallyKey) -> int | None:
@@ -218,7 +224,8 @@ def _taken(connection: sqlite3.Connection, budget: int, key: TallyKey, now: floa
 def _programs(connection: sqlite3.Connection, budget: int, key: TallyKey, now: float) -> tuple[str, ...]:
     gone = gone_until(key.window, now)
     rows = connection.execute(
-        "SELECT program, at FROM budget_programs WHERE budget = ? ORDER BY at DESC, program", (budget,)
+        "SELECT program, at FROM budget_programs WHERE budget = ? AND at BETWEEN 0 AND ? ORDER BY at DESC, program",
+        (budget, _LATEST_S),
     )
     return tuple(program for program, at in rows if piece_of(key.window, at) > gone)
 

@@ -29,6 +29,7 @@ from disco.errors import ConfigurationError
 from disco.notices import warn
 from disco.state.file_faults import (
     NotOursError,
+    check_regular,
     content_at,
     file_at,
     is_broken,
@@ -73,7 +74,7 @@ def state_path(given: str | os.PathLike[str] | bool | None = None) -> Path | Non
             "off": no file. A path: that file.
 
     Raises:
-        ConfigurationError: the path is that of a folder, or empty.
+        ConfigurationError: the path is empty, or that of a folder, a device or anything else that is no regular file.
     """
     if given is False or given == "off":  # as the variable, and as other settings
         return None
@@ -93,11 +94,12 @@ def state_path(given: str | os.PathLike[str] | bool | None = None) -> Path | Non
     path: Path | None = None
     with contextlib.suppress(RuntimeError):  # there is no such user
         path = Path(given).expanduser()
-    if path is None or not os.fspath(given) or path.is_dir():
+    if path is None or not os.fspath(given) or (path.exists() and not path.is_file()):
         name = "state" if is_named else _VARIABLE
+        off = "state=False" if is_named else f"{_VARIABLE}=off"
         raise ConfigurationError(
-            f'{name}={os.fspath(given)!r} is not the path of a file. Give one, such as {name}="state.sqlite3", or '
-            f'{name}="off" for none.'
+            f"{name}={os.fspath(given)!r} is not the path of a file. Give one, such as "
+            f'{name}="state.sqlite3", or {off} for none.'
         )
     return path
 
@@ -212,6 +214,7 @@ class Database:
                 except Exception as raised:
                     error: Exception | None = raised
                     if not is_of_file(raised):
+                        _rollback(connection)  # so that the damage is there to be seen
                         error = None if connection is None else damage_of(connection)
                     if error is None:
                         raise
@@ -225,9 +228,7 @@ class Database:
                 else:
                     return "done", done
                 finally:
-                    if connection is not None and connection.in_transaction:
-                        with contextlib.suppress(sqlite3.Error):
-                            connection.execute("ROLLBACK")
+                    _rollback(connection)
 
     def _write_all(self, works: Sequence[Work[object]]) -> bool:
         """Do what was submitted, in one transaction; where that fails, each work in one of its own."""
@@ -249,6 +250,7 @@ class Database:
                 return self._connection
             self._close_connection()  # the file was deleted, or replaced
         make_private_file(self.path)
+        check_regular(self.path)
         # Before it is opened: where another one takes its place now, that one is opened at the next use.
         file = file_at(self.path)
         # It does not wait by itself: `_run` does, for opening as for what follows.
@@ -290,6 +292,12 @@ class Database:
             f"now counts in this process only. {remedy}, or give another path, with state=... or the variable "
             f"{_VARIABLE}."
         )
+
+
+def _rollback(connection: sqlite3.Connection | None) -> None:
+    if connection is not None and connection.in_transaction:
+        with contextlib.suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")
 
 
 def database_of(given: str | os.PathLike[str] | bool | None) -> Database | None:  # noqa: FBT001 - as the client's

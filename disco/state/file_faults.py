@@ -11,6 +11,7 @@ from pathlib import Path
 
 __all__ = [
     "NotOursError",
+    "check_regular",
     "content_at",
     "file_at",
     "files_of",
@@ -85,6 +86,12 @@ def content_at(path: Path) -> tuple[int, int, int] | None:
 def files_of(path: Path) -> list[Path]:
     """Return the files that a state file consists of, those that exist, the state file itself last."""
     return [file for end in ("-wal", "-shm", "") if (file := Path(f"{path}{end}")).exists()]
+
+
+def check_regular(path: Path) -> None:
+    """Raise `NotOursError` for a device, a pipe or a folder: as root, SQLite and `keep_private` would change it."""
+    if not path.is_file():
+        raise NotOursError("it is no regular file", "Name a file")
 
 
 def keep_private(path: Path) -> None:

@@ -53,10 +53,9 @@ class StateHistories:
         """Return all histories of the file."""
         found = connection.execute("SELECT id, task, model, kind, seen, classes FROM histories").fetchall()
         return {
-            HistoryKey(str(task), str(model), str(kind)): _history(
-                connection, number, int(seen), int(classes)
-            )
+            HistoryKey(str(task), str(model), str(kind)): _history(connection, number, seen, classes)
             for number, task, model, kind, seen, classes in found
+            if isinstance(seen, int) and isinstance(classes, int)  # SQLite keeps any value in any column
         }
 
     def begin_from(self, taken: Mapping[HistoryKey, StoredHistory]) -> None:

@@ -46,6 +46,9 @@ HALVED_AFTER_S: Final = 3 * 86_400.0
 """Of observations that are so old, half as many count as of new ones; seconds."""
 
 _MOST_NAME = 200  # characters
+_MOST_VALUE = (
+    1e9  # seconds, tokens or joules: a greater one was not measured, and nothing can be fitted to it
+)
 _MOST_NEWS = 256  # observations of other processes that are read at once; of more, the newest
 
 
@@ -126,7 +129,7 @@ def append_observations(
     """
     before = _newest_series(connection)
     for subject, one in observations:
-        if not (is_storable(subject) and math.isfinite(one.value) and math.isfinite(one.extra)):
+        if not (is_storable(subject) and 0 <= one.value < _MOST_VALUE and 0 <= one.extra < _MOST_VALUE):
             continue
         series = _series(connection, one.kind, subject)
         connection.execute(
@@ -198,13 +201,14 @@ def observations_since(
 
 
 def _observation(row: tuple[object, ...]) -> Observation | None:
-    """Return a row as an observation; None where it holds something else than finite numbers of at least 0."""
-    kind, *numbers = row
+    """Return a row as an observation; None where it holds something else than numbers that may have been measured."""
+    kind, at, value, extra, number = row
+    mosts = ((at, math.inf), (value, _MOST_VALUE), (extra, _MOST_VALUE), (number, math.inf))
     if not isinstance(kind, str) or not all(
-        isinstance(n, float | int) and 0 <= n < math.inf for n in numbers
+        isinstance(n, float | int) and 0 <= n < most for n, most in mosts
     ):
         return None
-    return Observation(kind, *numbers)  # type: ignore[arg-type] # checked
+    return Observation(*row)  # type: ignore[arg-type] # checked
 
 
 def _newest(connection: sqlite3.Connection) -> int:

@@ -139,15 +139,32 @@ def migrate(connection: sqlite3.Connection) -> None:
 def damage_of(connection: sqlite3.Connection) -> sqlite3.Error | None:
     """Return what is wrong with the content of a file of the newest version; None where it is sound.
 
-    SQLite hands out what it finds. So damage may show only as a missing number that somebody calculates with.
+    SQLite keeps any value in any column, and hands out what it finds. So damage may show only as a missing number that
+    somebody calculates with.
     """
     try:
         found = connection.execute("PRAGMA integrity_check(1)").fetchall()
-        if found == [("ok",)] and _tables(connection) == _our_tables():
+        if found == [("ok",)] and _tables(connection) == _our_tables() and not _has_a_wrong_type(connection):
             return None
     except sqlite3.Error as error:
         return error
     return sqlite3.DatabaseError("the content of the file is damaged")
+
+
+_TYPES: Final = {"INTEGER": "'integer'", "REAL": "'real', 'integer'", "TEXT": "'text'"}
+_PERIODS: Final = ("budgets", "window_s")  # seconds, or the name of a calendar period
+
+
+def _has_a_wrong_type(connection: sqlite3.Connection) -> bool:
+    for (table,) in connection.execute(
+        "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
+    ).fetchall():
+        for _, column, declared, *_ in connection.execute(f"PRAGMA table_info({table})").fetchall():
+            kinds = _TYPES[declared] + (", 'text'" if (table, column) == _PERIODS else "")
+            wrong = f"SELECT 1 FROM {table} WHERE typeof({column}) NOT IN ({kinds}) LIMIT 1"  # noqa: S608 - our names
+            if connection.execute(wrong).fetchone():
+                return True
+    return False
 
 
 def _tables(connection: sqlite3.Connection) -> set[object]:

@@ -8,7 +8,7 @@ import anyio
 import openai
 import pytest
 from defects.asking import client as routed
-from defects.asking import create, device, preset, question, tried
+from defects.asking import create, device, preset, question, text_of, tried
 from faults.in_memory import MemoryServer, Reply, anyio_backend, spoken  # noqa: F401 - a fixture
 from hypothesis import given
 from hypothesis import strategies as st
@@ -220,10 +220,22 @@ WRONG = [
     ({"stream_options": 5}, "stream_options"),
     ({"tools": 5}, "tools"),
     ({"messages": CALLING}, "messages[1].tool_calls"),
+]
+# What some servers take: llama.cpp's means "no limit" by -1, others read "0.7", or a call's arguments as an object.
+CALLED = {"id": "a", "type": "function", "function": {"name": "f", "arguments": {"city": "Rome"}}}
+UNUSUAL = [
     ({"max_tokens": 0}, "max_tokens"),
-    ({"max_tokens": -1}, "max_tokens"),
-    ({"temperature": -1}, "temperature"),
+    ({"max_tokens": "100"}, "max_tokens"),
+    ({"max_completion_tokens": 0.5}, "max_completion_tokens"),
+    ({"temperature": "0.7"}, "temperature"),
     ({"temperature": True}, "temperature"),
+    ({"top_logprobs": -1, "logprobs": True}, "top_logprobs"),
+    ({"stop": 5}, "stop"),
+    ({"logit_bias": [[5, -1.0]]}, "logit_bias"),
+    (
+        {"messages": [*question(), {"role": "assistant", "tool_calls": [CALLED]}]},
+        "messages[1].tool_calls[0].function.arguments",
+    ),
 ]
 FINE = {"temperature": 2.5, "frequency_penalty": -3, "top_p": 0, "stop": ["x"], "stream_options": None}
 
@@ -241,6 +253,39 @@ async def test_what_no_endpoint_could_answer_is_refused_wherever_it_would_be_ans
                     assert (caught.value.status_code, caught.value.param) == (400, param)
         await one.close()
     assert server.requests == []
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_a_value_that_only_some_servers_take_is_sent_to_servers_as_it_is(streams):
+    server = MemoryServer(*[spoken(["Salt."]) for _ in UNUSUAL])
+    async with routed(server, local=device(), policy=preset("auto")) as one:
+        for unusual, _ in UNUSUAL:
+            answer = await create(one, stream=streams, **unusual)
+            assert (await text_of(answer) if streams else answer.choices[0].message.content) == "Salt."
+            (name,) = unusual.keys() - {"logprobs"}
+            assert server.requests[-1][name] == unusual[name]
+
+
+async def test_a_device_alone_refuses_such_a_value_by_its_name():
+    async with routed(local=device(), policy="private") as one:
+        for unusual, param in UNUSUAL:
+            with pytest.raises(openai.BadRequestError) as caught:
+                await create(one, **unusual)
+            assert (caught.value.status_code, caught.value.param) == (400, param)
+
+
+@pytest.mark.parametrize("limit", [{"max_tokens": -1}, {"max_tokens": 50.0}, {"max_completion_tokens": -1}])
+async def test_no_limit_and_a_whole_number_with_a_point_are_limits_for_every_endpoint(limit):
+    server = MemoryServer(spoken(["Salt."]))
+    async with routed(server, policy=preset("auto"), budget={"server_tokens": 10**6, "per": "day"}) as one:
+        answer = await create(one, **limit)
+        assert (answer.route.max_tokens, server.requests[0].items() >= limit.items()) == (
+            50 if 50.0 in limit.values() else None,
+            True,
+        )
+    async with routed(local=device(answer_tokens=60), policy="private") as one:
+        answer = await create(one, **limit)
+        assert answer.usage.completion_tokens == (50 if 50.0 in limit.values() else 60)
 
 
 def test_so_it_is_by_the_synchronous_client_and_for_responses_but_not_what_only_some_servers_refuse():

@@ -207,7 +207,7 @@ mean = 2
         ("mean = 2", 'mean = "two"', r"line 10: ttft_s.mean: .*'two'"),
         ('"server"', '"sever"', "kind must be one of 'device', 'server', 'lengths' .is 'sever'"),
         ('kind = "server"', "", "kind must be one of"),
-        (GOOD, "\xff\xfe", "cannot be read"),
+        (GOOD, "\xff\xfe", "is no UTF-8 text"),
     ],
     ids=lambda text: "" if text == GOOD else None,
 )

@@ -132,7 +132,7 @@ NESTED = [
 INTEGER_BELOW = "integer_below_min_value"
 OUT_OF_RANGE = [
     ({"max_tokens": 0}, INTEGER_BELOW),
-    ({"max_tokens": -1}, INTEGER_BELOW),
+    ({"max_tokens": -2}, INTEGER_BELOW),
     ({"max_tokens": -(10**300)}, INTEGER_BELOW),
     ({"max_completion_tokens": 0}, INTEGER_BELOW),
     ({"max_output_tokens": 0}, INTEGER_BELOW),

@@ -358,9 +358,24 @@ def test_where_the_file_is(monkeypatch, tmp_path):
     monkeypatch.setenv("DISCO_STATE", str(tmp_path))
     with pytest.raises(ConfigurationError, match=r"DISCO_STATE=.* is not the path of a file"):
         state_path()
-    for wrong in ("", tmp_path, "~nobody-has-this-name/x"):
+    os.mkfifo(tmp_path / "pipe")
+    link = tmp_path / "link"
+    link.symlink_to("/dev/null")
+    mode = Path("/dev/null").stat().st_mode
+    for wrong in ("", tmp_path, "~nobody-has-this-name/x", "/dev/null", tmp_path / "pipe", link):
         with pytest.raises(ConfigurationError, match="is not the path of a file"):
             state_path(wrong)
+    assert Path("/dev/null").stat().st_mode == mode
+
+
+def test_a_file_that_becomes_a_device_is_left_as_it_is(path, warnings):
+    database = Database(path)
+    path.parent.mkdir()
+    path.symlink_to("/dev/null")
+    mode = Path("/dev/null").stat().st_mode
+    assert database.read(len, "default") == "default"
+    assert Path("/dev/null").stat().st_mode == mode
+    assert "no regular file" in warnings()[0]
 
 
 def test_a_user_without_a_home_has_no_file(monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from xml.etree import ElementTree
 
@@ -132,3 +133,38 @@ def test_a_long_file_is_not_read_into_memory(tmp_path):
     assert total == 50_000
     assert [json.loads(line.text)["not a record"] for line in lines] == [49_998, 49_999]
     assert [line.number for line in lines] == [49_999, 50_000]
+
+
+@pytest.mark.parametrize("number", ["1e308", "9" * 400, "9" * 5000])
+def test_a_number_that_nothing_can_be_made_of_is_named_without_a_traceback(tmp_path, capsys, number):
+    path = tmp_path / "odd.jsonl"
+    for name in ("created_s", "duration_s", "bill_usd"):
+        row = json.loads(moved().to_json(timelines=True))
+        text = json.dumps(row).replace(f'"{name}": ', f'"{name}": {number}, "was": ', 1)
+        path.write_text(text + "\n", encoding="utf-8")
+        for options in ([], ["--summary"], ["--answer", "1"], ["--html", "-"]):
+            assert main(["show", str(path), *options]) in (0, 1, 2)
+            shown = capsys.readouterr()
+            assert "line 1: " in " ".join((shown.out + shown.err).split())
+
+
+def test_a_number_that_is_none_ends_no_command(tmp_path, capsys):
+    path = tmp_path / "odd.jsonl"
+    text = moved().to_json(timelines=True)
+    for at in [found.end() for found in re.finditer(r'": (?=[0-9])', text)]:
+        path.write_text(text[:at] + "NaN" + re.sub(r"^[0-9.e+-]+", "", text[at:]) + "\n", encoding="utf-8")
+        for options in ([], ["--summary"], ["--answer", "1"]):
+            assert main(["show", str(path), *options]) in (0, 1, 2)
+    capsys.readouterr()
+
+
+def test_no_escape_sequence_of_a_strangers_record_reaches_the_terminal(tmp_path, capsys):
+    path = tmp_path / "odd.jsonl"
+    text = replace(moved(), created_s=CREATED_S).to_json(timelines=True)
+    path.write_text(text.replace('"device"', '"\\u001b[31mdevice"') + "\n", encoding="utf-8")
+    path.with_name("other.jsonl").write_text(text.replace('"winner"', '"\\u001b[31m"') + "\n")
+    for name in ("odd.jsonl", "other.jsonl"):
+        for options in ([], ["--summary"], ["--answer", "1"], ["--svg", "-"], ["--html", "-"]):
+            main(["show", str(tmp_path / name), *options])
+            shown = capsys.readouterr()
+            assert "\x1b" not in shown.out + shown.err

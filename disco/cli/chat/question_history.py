@@ -20,10 +20,15 @@ def open_history(path: str | None) -> History:
             end of the chat.
 
     Raises:
-        ConfigurationError: the file cannot be read or written.
+        ConfigurationError: the file cannot be read or written, or is a device or a pipe, which is left as it is.
     """
     if path is None:
         return InMemoryHistory()
+    if Path(path).exists() and not Path(path).is_file():
+        raise ConfigurationError(
+            f"--history {path}: this is no regular file. Name another file, or leave --history out: then the questions "
+            "are kept in memory and gone at the end of the chat."
+        )
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         if os.name == "posix":  # it may have been there, readable for others

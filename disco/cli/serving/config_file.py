@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 import typing
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 
+from disco._resources import settings_toml
 from disco.errors import ConfigurationError, nearest
 
 __all__ = ["ConfigFile", "ModelTable", "ServerTable", "TierTable", "load_config", "table_name"]
@@ -175,14 +175,7 @@ def load_config(path: Path) -> ConfigFile:
     Raises:
         ConfigurationError: it cannot be read, is no TOML, or has a mistake; the message names file, table and key.
     """
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise ConfigurationError(f"--config {path} cannot be read: {error.strerror or error}.") from error
-    except UnicodeDecodeError as error:  # PowerShell 5 writes UTF-16 with ">"
-        raise ConfigurationError(f"--config {path} is no UTF-8 text. Save it as UTF-8.") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"--config {path} is not valid TOML: {error}.") from error
+    values = settings_toml(path, "--config")
     try:
         return ConfigFile.model_validate(values)
     except ValidationError as error:

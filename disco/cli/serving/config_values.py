@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from disco._resources import settings_text
 from disco.cli.serving.config_file import (
     ConfigFile,
     ModelTable,
@@ -213,11 +214,7 @@ def _key(base_url: str, table: ModelTable | ServerTable, where: str, folder: Pat
         return _checked_key(key, f"{where} key_env: the environment variable {table.key_env}")
     if table.key_file is not None:
         path = Path(_file(folder, table.key_file))
-        try:
-            key = path.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            why = getattr(error, "strerror", None) or "it is not text"
-            raise ConfigurationError(f"{where} key_file: {path} cannot be read: {why}.") from error
+        key = settings_text(path, f"{where} key_file:").strip()
         if not key:
             raise ConfigurationError(f"{where} key_file: {path} is empty. Put the key into it.")
         return _checked_key(key, f"{where} key_file: {path}")

@@ -51,7 +51,7 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
         await _serve(screen, arguments)
     except (ConfigurationError, ModelFileError) as error:
         path = Path(arguments.config or "")
-        if arguments.config is None or str(error).startswith((f"{path}:", f"--config {path}")):
+        if arguments.config is None or str(error).startswith((f"{path}:", "--config ")):
             raise
         raise ConfigurationError(f"{path}: {error}") from error
     return 0

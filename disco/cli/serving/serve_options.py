@@ -276,6 +276,9 @@ def settle_options(arguments: argparse.Namespace) -> argparse.Namespace:
         value = getattr(settled, name)
         if value is not None and value < 1:
             raise ConfigurationError(f"--{name} must be at least 1, not {value}")
+    for name, most, unit in (("max_body", 2**20, "MiB"), ("grace", 1e9, "s")):
+        if not 0 <= getattr(settled, name) <= most:
+            raise ConfigurationError(f"--{name.replace('_', '-')} must be 0 to {most:g} {unit}")
     return settled
 
 

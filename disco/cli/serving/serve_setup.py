@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from disco._resources import settings_text
 from disco.cli.console import Screen
 from disco.errors import ConfigurationError
 
@@ -43,11 +44,7 @@ def callers_key(file: str | None) -> str | None:
     """
     if file is None:
         return os.environ.get(KEY_VARIABLE)
-    try:
-        return Path(file).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is not text"
-        raise ConfigurationError(f"The key file {file} cannot be read: {why}.") from error
+    return settings_text(Path(file), "the key file").strip()
 
 
 @contextmanager

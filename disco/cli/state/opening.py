@@ -10,6 +10,7 @@ from typing import TypeVar
 from disco.errors import ConfigurationError
 from disco.state import Database, state_path
 from disco.state.file_faults import why_and_remedy
+from disco.state.schema import damage_of
 
 __all__ = ["chosen_path", "existing_path", "fault_of", "read"]
 
@@ -45,9 +46,15 @@ def read(path: Path, work: Callable[[sqlite3.Connection], T]) -> T:
     Raises:
         ConfigurationError: the file cannot be read; the message says why, and what can be done.
     """
+
+    def checked(connection: sqlite3.Connection) -> T:
+        if (damage := damage_of(connection)) is not None:
+            raise damage
+        return work(connection)
+
     database = Database(path, warns=False)
     try:
-        found = database.read(work, None)
+        found = database.read(checked, None)
     finally:
         database.close()
     if found is None:

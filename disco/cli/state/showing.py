@@ -72,7 +72,7 @@ def run_show(screen: Screen, given: str | None) -> int:
         "Verdicts of probes",
         ("address", "model", "continues by", "age"),
         [
-            [*fact.key, fact.value.get("method"), _age(now - fact.at)]
+            [*_names(fact, 2), fact.value.get("method"), _age(now - fact.at)]
             for fact in shown.facts.pop("verdict", [])
         ],
     )
@@ -122,10 +122,15 @@ def _breaker(fact: Fact, now: float) -> list[Any]:
     except (KeyError, TypeError, ValueError):
         left_s = 0.0
     return [
-        *fact.key[:3],
+        *_names(fact, 3),
         fact.value.get("why"),
         f"{left_s:.0f} s" if left_s > 0 else "over; the next request tries it",
     ]
+
+
+def _names(fact: Fact, count: int) -> list[str]:
+    """Return the first names of a fact's key; the file may be a stranger's, so the key may have fewer."""
+    return [*fact.key, *[""] * count][:count]
 
 
 def _budget(tally: Counted, now: float) -> list[Any]:

@@ -116,7 +116,7 @@ def chat_request(
     if messages is None or model is None:
         missing = "messages" if messages is None else "model"
         raise TypeError(f"Missing required argument: {missing!r} of chat.completions.create()")
-    check_chat(body)
+    unusual = check_chat(body)
     # disco itself asks for the usage, and tells the application where it has asked.
     more = {k: v for k, v in (body.get("stream_options") or {}).items() if k != "include_usage"}
     if more:
@@ -128,6 +128,7 @@ def chat_request(
         extra_headers=headers,
         extra_query=query,
         timeouts=timeouts,
+        unusual=unusual,
     )
 
 

@@ -170,7 +170,8 @@ def parse_round(data: bytes) -> Round:
         if not round_.opening.messages:
             message = "Invalid 'messages': empty array. Expected an array with minimum length 1."
             raise Refusal(400, message, param="messages", code="empty_array")
-        check_chat({**round_.opening.params, "messages": round_.opening.messages})
+        for refused in check_chat({**round_.opening.params, "messages": round_.opening.messages}).values():
+            raise refused
     return round_
 
 

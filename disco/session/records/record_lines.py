@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from disco.errors import ConfigurationError
 from disco.session.records.record_versions import is_record, present
@@ -46,12 +46,14 @@ def record_row(line: str | bytes | Mapping[str, Any]) -> dict[str, Any]:
         line: JSON as `RouteRecord.to_json` writes it; or the same, decoded.
 
     Raises:
-        ConfigurationError: it is no route record, or one of a newer version of disco. The message has nothing of the
-            line.
+        ConfigurationError: it is no route record, or one of a newer version of disco, or has a number beyond all that
+            is measured, which nothing can be calculated with. The message has nothing of the line.
     """
     if not isinstance(line, Mapping):
         try:
-            line = json.loads(line)
+            line = json.loads(line, parse_int=_integer, parse_float=_real)
+        except ConfigurationError:  # a ValueError itself
+            raise
         except (ValueError, RecursionError):
             raise ConfigurationError(
                 "this is not JSON; a program that was killed may leave half a line"
@@ -59,3 +61,20 @@ def record_row(line: str | bytes | Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(line, Mapping) or not is_record(line):
         raise ConfigurationError("this is not a route record, as disco.RouteLog writes them")
     return present(line)
+
+
+_MOST: Final = 1e18  # more than any count, time or amount in a record
+_BEYOND: Final = f"it has a number beyond {_MOST:g}"
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > len("-1000000000000000000"):
+        raise ConfigurationError(_BEYOND)
+    return int(digits)
+
+
+def _real(digits: str) -> float:
+    value = float(digits)
+    if abs(value) > _MOST:
+        raise ConfigurationError(_BEYOND)
+    return value

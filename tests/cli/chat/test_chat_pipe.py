@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+from pathlib import Path
 
 import anyio
 import pytest
@@ -102,4 +103,9 @@ def test_a_history_file_is_the_users_alone(tmp_path):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert list(open_history(None).load_history_strings()) == []
     with pytest.raises(ConfigurationError, match=r"--history .*cannot be read and written"):
-        open_history(str(tmp_path))
+        open_history(str(tmp_path / "none" / "questions"))
+    mode = Path("/dev/null").stat().st_mode
+    for odd in (str(tmp_path), "/dev/null"):  # as root, its permissions would be changed for everybody
+        with pytest.raises(ConfigurationError, match=r"--history .*no regular file"):
+            open_history(odd)
+    assert Path("/dev/null").stat().st_mode == mode
