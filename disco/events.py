@@ -158,11 +158,13 @@ class Ended:
         finish_reason: see above.
         usage: what was processed; None where the endpoint does not say.
         raw: the provider's own last event, for details that are passed on; None for none.
+        has_content: whether `raw` has content that no delta had, so that an answer without deltas is not empty.
     """
 
     finish_reason: str
     usage: Usage | None = None
     raw: Any = None
+    has_content: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -343,7 +343,7 @@ class ServerAttempt(Attempt):
         if self._limit is not None:
             self._limit.ended(reader.finish_reason)
         usage = None if reader.usage is None else self.usage
-        return Ended(reader.finish_reason, usage, reader.finish_raw)
+        return Ended(reader.finish_reason, usage, reader.finish_raw, reader.ends_with_content)
 
     def _failure(self, error: Exception) -> EndpointFailure:
         if isinstance(error, EndpointFailure):

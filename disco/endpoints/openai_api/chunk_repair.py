@@ -191,6 +191,7 @@ def well_formed(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
+_OPAQUE = ("tool_calls", "function_call", "audio", "images")
 _REASONING = ("reasoning_content", "reasoning", "reasoning_details")
 
 
@@ -210,7 +211,7 @@ def parts_of(chunk: ChatCompletionChunk) -> list[tuple[Delta, tuple[str, ...]]]:
         text = getattr(delta, name)
         if text and isinstance(text, str):
             parts.append((Delta(text, 0 if parts else 1), (name,)))
-    opaque = tuple(name for name in ("tool_calls", "function_call", "audio") if getattr(delta, name, None))
+    opaque = tuple(name for name in _OPAQUE if getattr(delta, name, None))
     if opaque:
         part = Delta("", 0 if parts else 1, DeltaKind.TOOL, tool_calls=_tool_calls(delta))
         parts.append((part, opaque))
@@ -263,7 +264,7 @@ def log_probabilities(values: list[Any]) -> tuple[float, ...] | None:
     return tuple(map(float, values)) if known else None
 
 
-_CONTENT = ("content", "refusal", "tool_calls", "function_call", "audio", *_REASONING)
+_CONTENT = ("content", "refusal", *_OPAQUE, *_REASONING)
 
 
 def is_bare(delta: Any) -> bool:
