@@ -345,7 +345,8 @@ class Transcript:
 
     def begin_anew(self) -> None:
         """Forget the whole answer but for its text, which an error may need; the reader must have nothing of it."""
-        self.dropped = max(self.dropped, self.written, key=len)
+        text = self.written + "".join(delta.text for delta in self._removed)
+        self.dropped = max(self.dropped, text, key=len)
         self.take_back(0)
         self._removed = []
         self._ids, self.only_text, self.has_more = [], True, False
@@ -376,22 +377,22 @@ class Transcript:
         text, shown = self.written, self.shown_chars
         cut = last_word_start(text)
         if cut >= shown and cut > 0:
-            self._remove(cut, target)
+            self._remove(cut)
             return self.prefix_for(target, source, cut)
-        self._remove(shown, target)
+        self._remove(shown)
         return self.prefix_for(target, source, shown, withheld=text[cut:shown])
 
-    def _remove(self, position: int, target: Candidate) -> None:
-        """Take back the text after `position`, which `target` writes again."""
+    def _remove(self, position: int) -> None:
+        """Take back the text after `position`, which a target writes again."""
         by = next((s.writer for s in reversed(self.segments) if s.tokens), None)
         taken = self.take_back(position)
         if self._removed:
             self._removed = [*taken, *self._removed]
-        elif not target.continues:
+        else:
             self._removed, self._removed_by = taken, by
 
     def restore(self, now: float) -> None:
-        """Put back what was removed for a target that then could not prove that it continues: the answer ends there."""
+        """Put back what was removed for a target that then wrote nothing: the answer ends there."""
         removed, by = self._removed, self._removed_by
         if removed and by is not None:
             self.hand_to(by)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx2
-from faults.in_memory import MemoryServer, Reply, spoken
+from faults.in_memory import MemoryServer, Replies, Reply, spoken
 from scripted_server import chunk, sse
 
 from disco import AsyncDisco, Backup
@@ -94,18 +94,24 @@ async def told(client: AsyncDisco, *, stream: bool, **asked: Any) -> Told:
     return got
 
 
-def two(first: Reply | Sequence[Reply], second: Reply, **more: Any) -> tuple[AsyncDisco, MemoryServer]:
-    """A client of `first`, with `second` behind it, and what both were asked."""
+def two(
+    first: Reply | Sequence[Reply], second: Replies, *, continuation: str = "none", **more: Any
+) -> tuple[AsyncDisco, MemoryServer]:
+    """A client of `first`, with `second` behind it, and what both were asked; `continuation`: that of both."""
     server = MemoryServer(*([first] if isinstance(first, Reply) else first))
-    at = {"base_url": server.also(second), "http_client": httpx2.AsyncClient(transport=server)}
+    alike: dict[str, Any] = {"price": (1, 1), "continuation": continuation}
+    backup = Backup(
+        base_url=server.also(second),
+        http_client=httpx2.AsyncClient(transport=server),
+        name="good",
+        model="m",
+        api_key="secret-key-5678",
+        **alike,
+    )
     settings: dict[str, Any] = {
         "base_url": server.base_url,
-        "api_key": "secret-key-1234",
-        "price": (1, 1),
         "http_client": httpx2.AsyncClient(transport=server),
-        "continuation": "none",
-        "backups": [
-            Backup(**at, name="good", model="m", api_key="secret-key-5678", price=(1, 1), continuation="none")
-        ],
+        "api_key": "secret-key-1234",
+        "backups": [backup],
     }
-    return AsyncDisco(**{**settings, **more}), server
+    return AsyncDisco(**{**alike, **settings, **more}), server
