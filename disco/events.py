@@ -96,6 +96,7 @@ class Usage:
         probed: prompt and completion tokens of these that were spent on the proof that the endpoint continues.
         drafted: prompt, completion and cached tokens of these that were spent on drafts: what a drafter read and
             guessed, and what a verify server computed for guesses that were wrong.
+        cache_write_tokens: prompt tokens that the server wrote into its cache; 0 also where it does not say.
     """
 
     prompt_tokens: int = 0
@@ -104,6 +105,7 @@ class Usage:
     shares: tuple[tuple[str, Usage], ...] = ()
     probed: tuple[int, int] = (0, 0)
     drafted: tuple[int, int, int] = (0, 0, 0)
+    cache_write_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,15 +100,7 @@ class ResponseReader(ChunkReader):
 
     def _end(self, event: dict[str, Any]) -> None:
         response = event.get("response")
-        counted = field_of(response, "usage")
-        if isinstance(counted, Mapping):
-            self.usage = usage_from(
-                {
-                    "prompt_tokens": counted.get("input_tokens"),
-                    "completion_tokens": counted.get("output_tokens"),
-                    "prompt_tokens_details": counted.get("input_tokens_details"),
-                }
-            )
+        self.usage = usage_from(field_of(response, "usage"))
         if event["type"] == "response.incomplete":
             why = field_of(field_of(response, "incomplete_details"), "reason")
             self.finish_reason = "content_filter" if why == "content_filter" else "length"
