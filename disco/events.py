@@ -96,6 +96,7 @@ class Usage:
         probed: prompt and completion tokens of these that were spent on the proof that the endpoint continues.
         drafted: prompt, completion and cached tokens of these that were spent on drafts: what a drafter read and
             guessed, and what a verify server computed for guesses that were wrong.
+        cache_write_tokens: prompt tokens that the server wrote into its cache; 0 also where it does not say.
     """
 
     prompt_tokens: int = 0
@@ -104,6 +105,7 @@ class Usage:
     shares: tuple[tuple[str, Usage], ...] = ()
     probed: tuple[int, int] = (0, 0)
     drafted: tuple[int, int, int] = (0, 0, 0)
+    cache_write_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +160,13 @@ class Ended:
         finish_reason: see above.
         usage: what was processed; None where the endpoint does not say.
         raw: the provider's own last event, for details that are passed on; None for none.
+        has_content: whether `raw` has content that no delta had, so that an answer without deltas is not empty.
     """
 
     finish_reason: str
     usage: Usage | None = None
     raw: Any = None
+    has_content: bool = False
 
 
 @dataclass(frozen=True, slots=True)

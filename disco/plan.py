@@ -292,6 +292,12 @@ class Plan:
     spend: Spend | None = None
     left_out: tuple[LeftOut, ...] = field(default=(), compare=False)
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of all endpoints that may take part."""
+        moves = (migration.target for migration in self.migrations.values())
+        return frozenset((*(start.endpoint for start in self.starts), *self.fallbacks, *self.heirs, *moves))
+
     def loading(self, candidates: Mapping[str, Candidate]) -> list[str]:
         """Return the endpoints named here whose models are to be loaded from the request on.
 

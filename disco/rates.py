@@ -12,9 +12,9 @@ PriceBasis = Literal["given", "listed", "stale", "elsewhere", "assumed"]
 """How far a price is known: given by the application (or the energy of a device), listed for this model and server in a
 price table, listed there long ago, listed for this model at another server, or not known at all."""
 
-PriceChoice = tuple[float, float] | tuple[float, float, float] | str
-"""A price as an application gives it: USD per million (input, output) or (input, output, cached input) tokens, or a
-name in the price table, such as "azure/gpt-4o-mini"."""
+PriceChoice = tuple[float, float] | tuple[float, float, float] | tuple[float, float, float, float] | str
+"""A price as an application gives it: USD per million (input, output, cached input, input written into a cache) tokens,
+of which the last two may be left out (as other input), or a name in the price table, such as "azure/gpt-4o-mini"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class Rates:
         cached_share: share of `cost_in` that a cached prompt token costs: 0 on a device, which spends no energy on
             it; 1 for a server that bills it in full.
         basis: how far the price is known.
-        cost_cache_write: besides `cost_in`, per prompt token that the server writes into its cache. A server's usage
-            often does not say how many these were, so only budgets count it (`most`).
+        cost_cache_write: besides `cost_in`, per prompt token that the server writes into its cache. Where a server's
+            usage does not say how many these were, budgets count all of the prompt that was not cached (`most`).
         is_money: whether these are a price in money; False: the energy of a machine of the user's own at an exchange
             rate.
         j_in, j_out: the energy that machines of the user's own take for it, joules per prompt token that is not cached
@@ -57,28 +57,44 @@ class Rates:
         if not all(joules is None or 0 <= joules < math.inf for joules in (self.j_in, self.j_out)):
             raise ValueError(f"joules per token must be finite and not negative: {self!r}")
 
-    def cost(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> float:
-        """Return what these tokens cost under the exchange rate, USD, none of them written into a cache.
+    def cost(
+        self,
+        prompt_tokens: int,
+        completion_tokens: int,
+        cached_tokens: int = 0,
+        cache_write_tokens: int = 0,
+    ) -> float:
+        """Return what these tokens cost under the exchange rate, USD.
 
         Args:
             prompt_tokens: tokens of the prompt, cached ones included.
             completion_tokens: tokens generated.
             cached_tokens: tokens of the prompt that were not computed again.
+            cache_write_tokens: tokens of the prompt that were written into a cache.
         """
         computed = prompt_tokens - cached_tokens
-        return (
+        cost = (
             self.cost_in * (computed + self.cached_share * cached_tokens) + self.cost_out * completion_tokens
         )
+        return cost + self.cost_cache_write * cache_write_tokens if cache_write_tokens else cost
 
-    def bill_usd(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> float:
+    def bill_usd(
+        self,
+        prompt_tokens: int,
+        completion_tokens: int,
+        cached_tokens: int = 0,
+        cache_write_tokens: int = 0,
+    ) -> float:
         """Return the money that is paid for these tokens, USD.
 
         Args:
             prompt_tokens: tokens of the prompt, cached ones included.
             completion_tokens: tokens generated.
             cached_tokens: tokens of the prompt that were not computed again.
+            cache_write_tokens: tokens of the prompt that were written into a cache.
         """
-        return self.cost(prompt_tokens, completion_tokens, cached_tokens) if self.is_money else 0.0
+        tokens = prompt_tokens, completion_tokens, cached_tokens, cache_write_tokens
+        return self.cost(*tokens) if self.is_money else 0.0
 
     def energy_j(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> float | None:
         """Return the energy that machines of the user's own take for these tokens, J; None where it is not known.

@@ -208,9 +208,9 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
             for this model; without one, cautious figures that measurements correct.
         server_profile: the server's profile, or its name or path. Its TTFT distribution is used until the client
             has measured its own.
-        price: USD per million (input, output) tokens of the server's model, with a third number for cached input; or a
-            name in the price table, such as `"azure/gpt-4o-mini"` for a deployment. Default: the price table's for the
-            model and the server's host (docs/how-to/prices.md).
+        price: USD per million (input, output) tokens of the server's model, with a third number for cached input and a
+            fourth for input that is written into a cache; or a name in the price table, such as `"azure/gpt-4o-mini"`
+            for a deployment. Default: the price table's for the model and the server's host (docs/how-to/prices.md).
         tiers: models between the local one and the server, from the smallest to the best: `disco.Tier`, `disco.Split`,
             endpoints of installed packages (as for `local`), or endpoint objects (which the caller closes). With them,
             no `api_key` is needed. Where no preset is named, they take over behind the backups, the best first. Under

@@ -170,7 +170,9 @@ class BudgetReservation:
                 units = share.prompt_tokens + share.completion_tokens
             else:
                 cached = min(share.cached_tokens, share.prompt_tokens)
-                units = counter.units(payer.rates.most(share.prompt_tokens, share.completion_tokens, cached))
+                tokens = share.prompt_tokens, share.completion_tokens, cached
+                written, rates = min(share.cache_write_tokens, share.prompt_tokens - cached), payer.rates
+                units = counter.units(rates.cost(*tokens, written) if written else rates.most(*tokens))
             if is_sent and not reported and self.unreported == "reserved" and payer.place == "server":
                 units = max(units, reserved)
             counter.settle(ticket, units, now + self.offset_s)

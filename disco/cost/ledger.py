@@ -72,6 +72,7 @@ class Charge(NamedTuple):
         prompt_tokens: int,
         completion_tokens: int,
         cached_tokens: int = 0,
+        cache_write_tokens: int = 0,
     ) -> Charge:
         """Return the charge for tokens that were processed.
 
@@ -83,6 +84,7 @@ class Charge(NamedTuple):
             prompt_tokens: prompt and prefix, cached ones included.
             completion_tokens: tokens generated.
             cached_tokens: prompt tokens that were not computed again.
+            cache_write_tokens: prompt tokens that were written into a cache, which may cost more.
         """
         tokens = prompt_tokens, completion_tokens, cached_tokens
         return cls(
@@ -90,9 +92,9 @@ class Charge(NamedTuple):
             endpoint,
             phase,
             *tokens,
-            bill_usd=rates.bill_usd(*tokens),
+            bill_usd=rates.bill_usd(*tokens, cache_write_tokens),
             device_energy_j=rates.energy_j(*tokens),
-            policy_cost=rates.cost(*tokens),
+            policy_cost=rates.cost(*tokens, cache_write_tokens),
         )
 
 
@@ -155,6 +157,7 @@ class Ledger:
         prompt_tokens: int = 0,
         completion_tokens: int = 0,
         cached_tokens: int = 0,
+        cache_write_tokens: int = 0,
     ) -> Charge:
         """Enter what an attempt processed.
 
@@ -166,16 +169,18 @@ class Ledger:
             completion_tokens: tokens generated.
             cached_tokens: cached prompt tokens; a number above `prompt_tokens` (some servers count in another way)
                 is lowered to it.
+            cache_write_tokens: prompt tokens that were written into a cache; lowered to those that are not cached.
 
         Raises:
             KeyError: the endpoint has no rates.
             ValueError: a negative number.
         """
-        if min(attempt, prompt_tokens, completion_tokens, cached_tokens) < 0:
+        if min(attempt, prompt_tokens, completion_tokens, cached_tokens, cache_write_tokens) < 0:
             raise ValueError("attempt numbers and token counts must not be negative")
         cached = min(cached_tokens, prompt_tokens)
         rates = self._rates[endpoint]
-        entry = Charge.of(attempt, endpoint, phase, rates, prompt_tokens, completion_tokens, cached)
+        tokens = prompt_tokens, completion_tokens, cached, min(cache_write_tokens, prompt_tokens - cached)
+        entry = Charge.of(attempt, endpoint, phase, rates, *tokens)
         self._charges.append(entry)
         return entry
 

@@ -48,6 +48,7 @@ class Ending:
             self.rise.finished()
         if state.active:
             self._attempts.leave(state, AttemptOutcome.FINISHED, now)
+        self._transcript.show_calls(now)
         self.reason, self._failover.error = reason, None
         self._end(state, AttemptOutcome.LOST, now, out, move="target_empty")
 

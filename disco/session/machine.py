@@ -76,7 +76,9 @@ class Session:
         """See the classes of the arguments; `candidates` holds at least every endpoint the plan names."""
         self._present = candidates = dict(candidates)  # changed once a model is loaded
         self.plan, self.candidates, self.config, self.reservation = plan, candidates, config, reservation
-        transcript = self.transcript = Transcript(playback, streams=config.streams)
+        transcript = self.transcript = Transcript(
+            playback, streams=config.streams, holds_calls=len(plan.names) > 1
+        )
         attempts = self._attempts = AttemptTable(candidates, config, watch, reservation, plan.wants_of)
         self.migration = MigrationControl(plan, candidates, config, lengths, attempts, transcript)
         follower = self._follower = Follower(transcript)

@@ -52,6 +52,8 @@ class SessionConfig:
         may_migrate: False where the request forbids migration.
         may_continue: False where one endpoint must write the whole answer (structured output, log probabilities,
             tools): no other endpoint then continues what a failed writer has shown (rule 4).
+        may_be_empty: whether the request itself explains an answer without content: it has stop strings, or allows
+            hardly a token.
         pace_tps: the reader's pace, None when pacing is off.
         timeouts: the four clocks.
         max_retries: how often the *only* endpoint left is tried again before giving up.
@@ -65,6 +67,7 @@ class SessionConfig:
     streams: bool = True
     may_migrate: bool = True
     may_continue: bool = True
+    may_be_empty: bool = False
     pace_tps: float | None = None
     timeouts: Timeouts = Timeouts()  # noqa: RUF009 - frozen
     max_retries: int = 2

@@ -9,12 +9,13 @@ from disco.candidate import Candidate
 from disco.events import Delta, DeltaKind
 from disco.playback import Playback, last_word_start, playback_for
 from disco.request import Prefix
+from disco.session.answer_rule import Calls
 from disco.session.attempt.attempt_state import AttemptState
 
 __all__ = ["Aside", "Segment", "Times", "Transcript"]
 
 # A look-up of a member on its enum class runs Python code (3.11), and these members are needed for every token.
-_TEXT, _ROLE = DeltaKind.TEXT, DeltaKind.ROLE
+_TEXT, _ROLE, _TOOL = DeltaKind.TEXT, DeltaKind.ROLE, DeltaKind.TOOL
 
 
 @dataclass(slots=True)
@@ -64,8 +65,6 @@ class Times:
 class Transcript:
     """One answer as it grows: its text, its segments and its times. Playback holds what the reader has not got yet.
 
-    Mutable: every field but `streams`; `playback` only by `begin_revision`.
-
     Attributes:
         playback: the buffer between generation and the reader.
         streams: whether a reader gets the text while it is written; if not, all of it comes at the end.
@@ -73,18 +72,25 @@ class Transcript:
         writer: the attempt that writes now; None before the race is won, and where the answer begins again.
         tokens: content tokens of the answer so far.
         only_text: whether the answer has had no tool call and no reasoning so far.
+        has_more: whether it has had content besides text and reasoning: a tool call, a sound.
+        calls: its tool calls, which are held back until they are whole; None: they are passed on as they come.
+        dropped: the longest text that was dropped because the answer began anew.
         generated: when tokens were written, those after a cut included.
         turns: (place in `generated`, the attempt's number) from which on that attempt wrote.
         released: when the reader got them.
     """
 
-    def __init__(self, playback: Playback, *, streams: bool) -> None:
+    def __init__(self, playback: Playback, *, streams: bool, holds_calls: bool = False) -> None:
         self.playback = playback
         self.streams = streams
         self.segments: list[Segment] = []
         self.writer: AttemptState | None = None
         self.tokens = 0
-        self.only_text = True
+        self.only_text, self.has_more = True, False
+        self.calls = Calls() if holds_calls else None
+        self.dropped = ""
+        self._held: list[Delta] = []  # a call that is not whole yet, and all that came behind it
+        self._was_only_text = True  # before it
         self.generated, self.released = Times(), Times()
         self.turns: list[tuple[int, int]] = []
         # Stored at release, so that a record can compare what was delivered with what was written.
@@ -99,6 +105,11 @@ class Transcript:
     def text(self) -> str:
         """The answer as the reader has it so far."""
         return "".join(self._delivered)
+
+    @property
+    def partial_text(self) -> str:
+        """What an error that ends the answer carries: the text that the reader has, else the longest that came."""
+        return self.text or self.dropped if self.streams else max(self.text, self.dropped, key=len)
 
     @property
     def written(self) -> str:
@@ -137,6 +148,7 @@ class Transcript:
 
     def hand_to(self, writer: AttemptState) -> None:
         """Make this attempt the writer: a new segment begins at the end of the answer."""
+        self.drop_calls()
         self.writer = writer
         at = self.playback.pushed_chars
         if self.segments and self.segments[-1].start == at and not self.segments[-1].tokens:
@@ -148,21 +160,47 @@ class Transcript:
         self._note_turn(state)
         for delta in deltas:
             if delta.kind is _ROLE:
-                if not state.prefix:  # the attempt begins the answer
-                    if beyond is None:
-                        self.playback.push(now, delta)
-                    else:
-                        beyond.append(delta)
-                continue
-            tokens = delta.tokens
-            state.tokens += tokens
-            state.parts.append(delta.text)
-            self.generated.at.append(now)
-            self.generated.tokens.append(tokens)
-            if beyond is None:
-                self.push(delta, now)
+                if state.prefix:  # only the attempt that begins the answer has one
+                    continue
             else:
+                tokens = delta.tokens
+                state.tokens += tokens
+                state.parts.append(delta.text)
+                self.generated.at.append(now)
+                self.generated.tokens.append(tokens)
+            if beyond is not None:
                 beyond.append(delta)
+            elif self._held or (delta.kind is _TOOL and self.calls is not None):
+                self._hold(delta, now)
+            else:
+                self.push(delta, now)
+
+    def _hold(self, delta: Delta, now: float) -> None:
+        """Keep a call from the reader until it is whole, so that another endpoint can still begin anew."""
+        assert self.calls is not None
+        if not self._held:
+            self._was_only_text, self.only_text = self.only_text, False
+        self._held.append(delta)
+        self.calls.read(delta.tool_calls)
+        if self.calls.may_be_shown:
+            self.show_calls(now)
+
+    def show_calls(self, now: float) -> None:
+        """Let the reader have what was held back: it is whole, or nothing more comes."""
+        held, self._held = self._held, []
+        for delta in held:
+            self.push(delta, now)
+
+    @property
+    def holds(self) -> bool:
+        """Whether a call is held back."""
+        return bool(self._held)
+
+    def drop_calls(self) -> None:
+        """Forget what was held back: its writer has failed."""
+        if self._held:
+            self._held, self.only_text = [], self._was_only_text
+        self.calls = self.calls and Calls()
 
     def _note_turn(self, state: AttemptState) -> None:
         if not self.turns or self.turns[-1][1] != state.number:
@@ -179,6 +217,7 @@ class Transcript:
         self.segments[-1].tokens += tokens
         if delta.kind is not _TEXT:
             self.only_text = False
+            self.has_more = self.has_more or delta.kind is _TOOL
             return
         self._text.append(delta.text)
         if self._ids is not None:
@@ -301,14 +340,16 @@ class Transcript:
         self.playback = playback_for(self.playback.pace)
         self.segments, self._text, self._ids, self._delivered = [], [], [], []
         self._removed, self._behind = [], []
-        self.tokens, self.only_text = 0, True
+        self.tokens, self.only_text, self.has_more = 0, True, False
         return Delta("", tokens=0, kind=DeltaKind.RETRACT)
 
     def begin_anew(self) -> None:
-        """Forget the whole answer; the reader must have nothing of it."""
+        """Forget the whole answer but for its text, which an error may need; the reader must have nothing of it."""
+        text = self.written + "".join(delta.text for delta in self._removed)
+        self.dropped = max(self.dropped, text, key=len)
         self.take_back(0)
         self._removed = []
-        self._ids, self.only_text = [], True
+        self._ids, self.only_text, self.has_more = [], True, False
 
     def prefix_for(self, target: Candidate, source: Candidate | None, end: int, withheld: str = "") -> Prefix:
         """Return the answer up to character `end`, as the prefix that `target` continues.
@@ -336,22 +377,22 @@ class Transcript:
         text, shown = self.written, self.shown_chars
         cut = last_word_start(text)
         if cut >= shown and cut > 0:
-            self._remove(cut, target)
+            self._remove(cut)
             return self.prefix_for(target, source, cut)
-        self._remove(shown, target)
+        self._remove(shown)
         return self.prefix_for(target, source, shown, withheld=text[cut:shown])
 
-    def _remove(self, position: int, target: Candidate) -> None:
-        """Take back the text after `position`, which `target` writes again."""
+    def _remove(self, position: int) -> None:
+        """Take back the text after `position`, which a target writes again."""
         by = next((s.writer for s in reversed(self.segments) if s.tokens), None)
         taken = self.take_back(position)
         if self._removed:
             self._removed = [*taken, *self._removed]
-        elif not target.continues:
+        else:
             self._removed, self._removed_by = taken, by
 
     def restore(self, now: float) -> None:
-        """Put back what was removed for a target that then could not prove that it continues: the answer ends there."""
+        """Put back what was removed for a target that then wrote nothing: the answer ends there."""
         removed, by = self._removed, self._removed_by
         if removed and by is not None:
             self.hand_to(by)

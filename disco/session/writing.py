@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from disco.errors import ContextLengthError, EndpointFailure, FailureKind, IncompleteAnswerError
 from disco.events import Delta, Ended
+from disco.session.answer_rule import lacking
 from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState, is_content, is_text
 from disco.session.attempt.token_allowance import has_used_up, was_told_to_stop
 from disco.session.cut_prompt import tokens_read
@@ -22,7 +23,7 @@ class Writing:
     """Handles what attempts write and how they end. It has no state of its own."""
 
     def __init__(self, parts: SessionParts, failover: FailoverControl, ending: Ending) -> None:
-        self._max_tokens = parts.config.max_tokens
+        self._max_tokens, self._may_be_empty = parts.config.max_tokens, parts.config.may_be_empty
         self._attempts, self._transcript = parts.attempts, parts.transcript
         self._migration, self._race, self._follower = parts.migration, parts.race, parts.follower
         self._failover, self._ending = failover, ending
@@ -69,7 +70,9 @@ class Writing:
         """Handle the proper end of an active attempt."""
         migration, writer = self._migration, self._transcript.writer
         state.usage, state.last_raw = ended.usage or state.usage, ended.raw
-        self._attempts.answered_empty(state, now)
+        lacks = self._lacking(state, ended)
+        if lacks is None:
+            self._attempts.answered_empty(state, now)
         if self.assist is not None and self.assist.ends(state, ended, now, out):
             return
         if self._begins_elsewhere(state, ended, now, out):
@@ -95,6 +98,12 @@ class Writing:
                     self.silence.lost(now, out)
                 migration.put_back(now)
                 self._ending.finish(state, ended.finish_reason, now, out)
+        elif lacks is not None:
+            if self.rise is not None and writer is None and not self._attempts.others_active(state):
+                self._race.commit(state, now, out)  # so that it goes up like any answer
+                self._add(state, state.held, now)
+            if self.rise is None or not self.rise.ends(state, ended, now, out):
+                self._give_up(state, lacks, ended, now, out)
         elif writer is None and self._attempts.others_active(state):
             # An attempt without content does not end the answer while another attempt may still write.
             self._attempts.leave(state, AttemptOutcome.LOST, now)
@@ -110,6 +119,37 @@ class Writing:
                 self._add(state, state.held, now)
             if self.rise is None or not self.rise.ends(state, ended, now, out):
                 self._ending.finish(state, ended.finish_reason, now, out)
+
+    def _lacking(self, state: AttemptState, ended: Ended) -> str | None:
+        """Return what the answer lacks that this attempt has ended; None: nothing, or it does not end the answer.
+
+        Where the plan names one endpoint alone, all counts as an answer that the SDK takes for one.
+        """
+        transcript, writer = self._transcript, self._transcript.writer
+        ends = (writer is None or state is writer) and self._migration.moving is None
+        if not ends or transcript.calls is None:
+            return None
+        return lacking(
+            transcript.written,
+            transcript.calls,
+            ended.finish_reason,
+            has_more=transcript.has_more or transcript.holds or ended.has_content,
+            may_be_empty=self._may_be_empty,
+        )
+
+    def _give_up(self, state: AttemptState, lacks: str, ended: Ended, now: float, out: list[Effect]) -> None:
+        """Let an attempt fail whose answer is none. Thoughts or white space are delivered where nobody has more."""
+        error = IncompleteAnswerError(
+            f"Endpoint {state.candidate.name!r} {lacks} (finish reason {ended.finish_reason!r})."
+        )
+        failure = EndpointFailure(FailureKind.INCOMPLETE, error)
+        goes_on = self._failover.fail(state, failure, now, out)
+        transcript = self._transcript
+        is_none = not (transcript.holds or transcript.has_more or transcript.written.strip())
+        if not goes_on and transcript.tokens and is_none:
+            self._ending.finish(state, ended.finish_reason, now, out)
+        else:
+            self._ending.unless(goes_on, now, out)
 
     def _add(self, state: AttemptState, deltas: list[Delta], now: float) -> None:
         """Add the writer's deltas to the answer, or after the cut where a migration is under way."""

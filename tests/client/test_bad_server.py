@@ -96,9 +96,9 @@ CALL = sse(chunk(tool_calls=[{"index": 0, "id": "c", "function": {"name": "f"}}]
         ({"response_format": {"type": "json_object"}}, BEGIN),
         ({"tools": [WEATHER]}, BEGIN),
         ({}, BEGIN + sse(chunk(reasoning_content="Hm."), done=False)),
-        ({}, CALL),
+        ({"tools": [WEATHER]}, BEGIN + CALL),
     ],
-    ids=["logprobs", "structured output", "tools", "after a thought", "after a tool call"],
+    ids=["logprobs", "structured output", "tools", "after a thought", "in a tool call"],
 )
 async def test_what_means_something_only_as_a_whole_is_begun_anew_or_given_up(asked, beginning):
     """Nobody goes on from its middle: shown, it is lost; not shown yet, another one writes all of it."""
@@ -111,4 +111,4 @@ async def test_what_means_something_only_as_a_whole_is_begun_anew_or_given_up(as
             async with await create(one, stream=True, **asked) as chunks:
                 _ = [each async for each in chunks]
     assert [name for name, _ in tried(caught.value)] == ["server"]
-    assert caught.value.partial_text == (BEGUN if BEGIN in beginning else "")
+    assert caught.value.partial_text == BEGUN

@@ -252,6 +252,7 @@ class Episode:
             pace_tps=None if pace is None else pace.tps,
             timeouts=Timeouts(connect_s=None, total_s=ask.total_s),
             max_retries=ask.max_retries,
+            may_be_empty=True,  # some of the drawn answers are
         )
         session = Session(plan, candidates, terms, Playback(pace), self.answers, watch, reservation)
         player = _Reader(

@@ -281,7 +281,7 @@ async def read(live: LiveSession) -> list[Delta]:
     try:
         return await live.read()
     except Exception as error:
-        attach_evidence(error, partial_text=live.session.transcript.text, route=live.record)
+        attach_evidence(error, partial_text=live.session.transcript.partial_text, route=live.record)
         raise
     except BaseException:  # cancelled: no task may go on, as with the SDK's own stream
         await stop(live)

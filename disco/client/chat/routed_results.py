@@ -67,7 +67,7 @@ class LiveSource:
         """See `AnswerSource`."""
         known = vars(error)
         if known.get("route") is None:  # it may be written since
-            text = known.get("partial_text") or text or self._live.session.transcript.text
+            text = known.get("partial_text") or text or self._live.session.transcript.partial_text
             attach_evidence(error, partial_text=text, route=self._live.record)
 
 

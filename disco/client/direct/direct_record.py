@@ -74,7 +74,7 @@ def write_record(
 def _play(session: Session, direct: DirectAnswer, prompt_tokens: int) -> None:
     """Let the session see the answer as it came."""
     number = _play_failures(session, direct)
-    given = usage_from(_chat_usage(direct.usage)) or Usage()
+    given = usage_from(direct.usage) or Usage()
     written = 0
     for at, item in direct.texts:
         deltas = _deltas(item)
@@ -87,6 +87,7 @@ def _play(session: Session, direct: DirectAnswer, prompt_tokens: int) -> None:
         given.prompt_tokens or (prompt_tokens if was_answered else 0),
         given.completion_tokens or written,
         given.cached_tokens,
+        cache_write_tokens=given.cache_write_tokens,
     )
     end = direct.began_at if direct.ended_at is None else direct.ended_at
     if direct.failed is not None:
@@ -197,16 +198,6 @@ def _deltas(item: Any) -> list[Delta]:
     tools = bool(item.tool_calls or item.function_call)
     kind = DeltaKind.TEXT if text else DeltaKind.TOOL if tools else DeltaKind.ROLE
     return [Delta(text, int(bool(text or tools)), kind)]
-
-
-def _chat_usage(usage: Any) -> Any:
-    """Return the usage under the names of the chat API."""
-    names = {"input_tokens": "prompt_tokens", "output_tokens": "completion_tokens"}
-    data = usage if isinstance(usage, Mapping) else getattr(usage, "__dict__", None)
-    if isinstance(data, Mapping) and "input_tokens" in data:
-        more = {"prompt_tokens_details": data.get("input_tokens_details")}
-        return {names.get(name, name): value for name, value in data.items()} | more
-    return usage
 
 
 def _tokens_in(text: object) -> int:

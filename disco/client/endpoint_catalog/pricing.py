@@ -23,7 +23,7 @@ def price_of(choice: PriceChoice | None) -> Price | str | None:
         The price, or its name in the price tables.
 
     Raises:
-        ConfigurationError: neither two or three numbers of at least 0, nor a name in a table.
+        ConfigurationError: neither two to four numbers of at least 0, nor a name in a table.
     """
     if choice is None:
         return None
@@ -31,9 +31,14 @@ def price_of(choice: PriceChoice | None) -> Price | str | None:
         load_prices().price(choice)
         return choice
     try:
-        read, written, *cached = choice
-        (cached_in,) = cached or (None,)
-        return Price(usd_per_mtok_in=read, usd_per_mtok_out=written, usd_per_mtok_cached_in=cached_in)
+        read, written, *more = choice
+        cached_in, cache_write = (*more, None, None)[: max(2, len(more))]
+        return Price(
+            usd_per_mtok_in=read,
+            usd_per_mtok_out=written,
+            usd_per_mtok_cached_in=cached_in,
+            usd_per_mtok_cache_write=cache_write,
+        )
     except (TypeError, ValueError):
         raise ConfigurationError(f"price must be {PRICE_FORM}; not {choice!r}.") from None
 

@@ -20,7 +20,7 @@ __all__ = ["PRICE_FORM", "Tier", "is_price"]
 
 PRICE_FORM = (
     "two numbers of at least 0, USD per million input and output tokens, such as price=(0.1, 0.4), a third one for "
-    "cached input, or a name in the price table"
+    "cached input, a fourth one for input that is written into a cache, or a name in the price table"
 )
 """What a price may be, for error messages."""
 
@@ -112,11 +112,11 @@ class Tier:
 
 
 def is_price(price: object) -> bool:
-    """Return whether it has the form of a price: two or three numbers, or a name, which is looked up later."""
+    """Return whether it has the form of a price: two to four numbers, or a name, which is looked up later."""
     if isinstance(price, str):
         return bool(price)
     return (
         isinstance(price, tuple | list)
-        and len(price) in (2, 3)
+        and len(price) in (2, 3, 4)
         and all(isinstance(p, int | float) and math.isfinite(p) and p >= 0 for p in price)
     )

@@ -166,10 +166,15 @@ class ServerAttempt(Attempt):
         if not written or (written < seen and not self._ended):
             written = seen
         cached_tokens, proof = min(given.cached_tokens, prompt_tokens), self._meter.usage
-        if not (proof.prompt_tokens or proof.completion_tokens):
-            return Usage(prompt_tokens, written, cached_tokens)
+        into_cache = min(given.cache_write_tokens, prompt_tokens - cached_tokens)
         probed = proof.prompt_tokens, proof.completion_tokens
-        return Usage(prompt_tokens + probed[0], written + probed[1], cached_tokens, probed=probed)
+        return Usage(
+            prompt_tokens + probed[0],
+            written + probed[1],
+            cached_tokens,
+            probed=probed,
+            cache_write_tokens=into_cache,
+        )
 
     @property
     def traffic(self) -> Traffic:
@@ -343,7 +348,7 @@ class ServerAttempt(Attempt):
         if self._limit is not None:
             self._limit.ended(reader.finish_reason)
         usage = None if reader.usage is None else self.usage
-        return Ended(reader.finish_reason, usage, reader.finish_raw)
+        return Ended(reader.finish_reason, usage, reader.finish_raw, reader.ends_with_content)
 
     def _failure(self, error: Exception) -> EndpointFailure:
         if isinstance(error, EndpointFailure):

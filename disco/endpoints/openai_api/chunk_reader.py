@@ -49,19 +49,30 @@ class ChunkReader:
         done: nothing more is to be read.
         finish_reason: how the answer ended; None while it is not complete.
         finish_raw: the chunk with the finish reason, where the application may see it.
+        ends_with_content: whether `finish_raw` has content that no delta had.
         usage: the server's count.
         tokens: this reader's own count.
         broken: the error in the data behind the deltas that `read` returned last.
     """
 
     # Mutable: all attributes, by `read`.
-    __slots__ = ("_halves", "broken", "done", "finish_raw", "finish_reason", "tokens", "usage")
+    __slots__ = (
+        "_halves",
+        "broken",
+        "done",
+        "ends_with_content",
+        "finish_raw",
+        "finish_reason",
+        "tokens",
+        "usage",
+    )
 
     def __init__(self) -> None:
         self._halves = Halves()
         self.done = False
         self.finish_reason: str | None = None
         self.finish_raw: Any = None
+        self.ends_with_content = False
         self.usage: Usage | None = None
         self.tokens = 0
         self.broken: MalformedChunkError | ServerReportedError | None = None

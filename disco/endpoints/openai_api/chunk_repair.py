@@ -191,6 +191,7 @@ def well_formed(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
+_OPAQUE = ("tool_calls", "function_call", "audio", "images")
 _REASONING = ("reasoning_content", "reasoning", "reasoning_details")
 
 
@@ -210,7 +211,7 @@ def parts_of(chunk: ChatCompletionChunk) -> list[tuple[Delta, tuple[str, ...]]]:
         text = getattr(delta, name)
         if text and isinstance(text, str):
             parts.append((Delta(text, 0 if parts else 1), (name,)))
-    opaque = tuple(name for name in ("tool_calls", "function_call", "audio") if getattr(delta, name, None))
+    opaque = tuple(name for name in _OPAQUE if getattr(delta, name, None))
     if opaque:
         part = Delta("", 0 if parts else 1, DeltaKind.TOOL, tool_calls=_tool_calls(delta))
         parts.append((part, opaque))
@@ -263,7 +264,7 @@ def log_probabilities(values: list[Any]) -> tuple[float, ...] | None:
     return tuple(map(float, values)) if known else None
 
 
-_CONTENT = ("content", "refusal", "tool_calls", "function_call", "audio", *_REASONING)
+_CONTENT = ("content", "refusal", *_OPAQUE, *_REASONING)
 
 
 def is_bare(delta: Any) -> bool:
@@ -302,16 +303,73 @@ def without_finish(chunk: ChatCompletionChunk) -> ChatCompletionChunk:
 _MOST_TOKENS = 10**9  # longer than any context; a larger figure is taken for an error
 
 
-def usage_from(usage: object) -> Usage | None:
-    """Return the vendor's counts as `Usage`; None where neither prompt nor answer is counted.
+# Names of one count, in the order in which they are looked for: the API's, those of its responses, Anthropic's,
+# Bedrock's, Gemini's, DeepSeek's, Moonshot's and OpenRouter's. With a dot: within an object.
+_PROMPT = ("prompt_tokens", "input_tokens", "inputTokens", "promptTokenCount")
+_COMPLETION = ("completion_tokens", "output_tokens", "outputTokens", "candidatesTokenCount")
+_TOTAL = ("total_tokens", "totalTokens", "totalTokenCount")
+_REASONING_COUNT = (
+    *("completion_tokens_details.reasoning_tokens", "output_tokens_details.reasoning_tokens"),
+    *("reasoning_tokens", "thoughtsTokenCount"),
+)
+_DETAILS = ("prompt_tokens_details", "input_tokens_details")
+_CACHED_WITHIN = (
+    *(
+        f"{of}.{name}"
+        for of in _DETAILS
+        for name in ("cached_tokens", "cache_read_tokens", "cached_content_tokens")
+    ),
+    *("prompt_cache_hit_tokens", "cached_tokens", "cachedContentTokenCount"),
+)
+_CACHED_BESIDE = ("cache_read_input_tokens", "cacheReadInputTokens", "cacheReadInputTokenCount")
+_WRITES_WITHIN = tuple(
+    f"{of}.{name}"
+    for of in _DETAILS
+    for name in ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")
+)
+_WRITES_BESIDE = ("cache_creation_input_tokens", "cacheWriteInputTokens", "cacheWriteInputTokenCount")
 
-    A missing count is 0, and so is an invalid one: servers send negative numbers, text and other values.
+
+def usage_from(usage: object) -> Usage | None:
+    """Return what a server counts as what it bills; None where neither prompt nor answer is counted.
+
+    Providers count in two ways what `Usage` counts in one. Tokens read from a cache or written into it are a part of
+    the prompt, or (Anthropic, Bedrock) come on top of it: they do where they are more than the prompt, where the total
+    says so, and where they are named so and no total contradicts. Reasoning is a part of the answer, or (xAI, Gemini)
+    comes on top of it: it does where it is more than the answer, and where the total leaves room for it.
+
+    A missing count is 0, and so is an invalid one: servers send negative numbers, text and other values. A price that a
+    server names itself (OpenRouter's `cost`) is not looked at.
     """
-    prompt_tokens, completion_tokens = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
-    if not (prompt_tokens or completion_tokens):
+    prompt, completion, total = _first(usage, _PROMPT), _first(usage, _COMPLETION), _first(usage, _TOTAL)
+    read, written = _first(usage, _CACHED_WITHIN), _first(usage, _WRITES_WITHIN)
+    is_within = bool(read or written)
+    read, written = read or _first(usage, _CACHED_BESIDE), written or _first(usage, _WRITES_BESIDE)
+    if not (prompt or completion or read or written):
         return None
-    cached_tokens = _count(_field(usage, "prompt_tokens_details"), "cached_tokens")
-    return Usage(prompt_tokens, completion_tokens, cached_tokens)
+    is_named_beside = not is_within and bool(read or written)
+    if (
+        read + written > prompt
+        or (is_named_beside and (not total or not _first(usage, _PROMPT[:1])))
+        or total == prompt + completion + read + written
+    ):
+        prompt += read + written
+    prompt = prompt or max(0, total - completion)
+    reasoning = _first(usage, _REASONING_COUNT)
+    if total > prompt + completion:
+        completion = total - prompt
+    elif reasoning > completion:
+        completion += reasoning
+    return Usage(prompt, completion, read, cache_write_tokens=written)
+
+
+def _first(usage: object, names: tuple[str, ...]) -> int:
+    """Return the first count that is given under one of these names; 0 where none is."""
+    for name in names:
+        of, _, inner = name.rpartition(".")
+        if count := _count(_field(usage, of) if of else usage, inner):
+            return count
+    return 0
 
 
 def _field(model: object, name: str) -> Any:

@@ -7,15 +7,16 @@ from typing import Any
 
 from disco.endpoints.openai_api.chunk_reader import ChunkReader
 from disco.endpoints.openai_api.chunk_repair import ServerReportedError, json_object, usage_from
-from disco.events import Delta, DeltaKind
+from disco.events import Delta, DeltaKind, ToolCallDelta
 
 __all__ = ["TEXT_DELTA", "ResponseReader", "field_of"]
 
 TEXT_DELTA = "response.output_text.delta"
 _REASONING_DELTAS = ("response.reasoning_text.delta", "response.reasoning_summary_text.delta")
 # Content that only `raw` has: it does not continue a text, so an answer with it is not migrated.
+_ARGUMENTS = "response.function_call_arguments.delta"
 _OPAQUE_DELTAS = (
-    "response.function_call_arguments.delta",
+    _ARGUMENTS,
     "response.custom_tool_call_input.delta",
     "response.refusal.delta",
 )
@@ -30,11 +31,12 @@ class ResponseReader(ChunkReader):
     """
 
     # Mutable: all attributes, by `read`.
-    __slots__ = ("_calls",)
+    __slots__ = ("_calls", "_in_pieces")
 
     def __init__(self) -> None:
         super().__init__()
         self._calls = False  # whether the answer calls a function
+        self._in_pieces: set[int] = set()  # places of the calls whose arguments have come in pieces
 
     def _read(self, events: list[bytes], deltas: list[Delta]) -> None:
         for data in events:
@@ -65,8 +67,25 @@ class ResponseReader(ChunkReader):
                 return Delta(text, raw=event)
             return Delta("", 1, DeltaKind.REASONING, raw=event, reasoning=text)
         if self._is_content(kind, event):
-            return Delta("", 1, DeltaKind.TOOL, raw=event)
-        return Delta("", 0, DeltaKind.ROLE, raw=event)
+            return Delta("", 1, DeltaKind.TOOL, raw=event, tool_calls=self._pieces(kind, event))
+        pieces = self._pieces(kind, event)
+        return Delta("", 0, DeltaKind.TOOL if pieces else DeltaKind.ROLE, raw=event, tool_calls=pieces)
+
+    def _pieces(self, kind: object, event: Mapping[str, Any]) -> tuple[ToolCallDelta, ...]:
+        """Return the piece of a function call that an event has; its arguments come in pieces, or all at its end."""
+        index, item = event.get("output_index"), event.get("item")
+        if type(index) is not int:
+            return ()
+        if kind == _ARGUMENTS and isinstance(event.get("delta"), str):
+            self._in_pieces.add(index)
+            return (ToolCallDelta(index, event["delta"]),)
+        if field_of(item, "type") != "function_call":
+            return ()
+        if kind == "response.output_item.added":
+            return (ToolCallDelta(index, "", field_of(item, "call_id"), field_of(item, "name")),)
+        arguments = field_of(item, "arguments")
+        is_last = kind == "response.output_item.done" and index not in self._in_pieces
+        return (ToolCallDelta(index, arguments),) if is_last and isinstance(arguments, str) else ()
 
     def _is_content(self, kind: object, event: Mapping[str, Any]) -> bool:
         if kind in _OPAQUE_DELTAS:
@@ -81,22 +100,26 @@ class ResponseReader(ChunkReader):
 
     def _end(self, event: dict[str, Any]) -> None:
         response = event.get("response")
-        counted = field_of(response, "usage")
-        if isinstance(counted, Mapping):
-            self.usage = usage_from(
-                {
-                    "prompt_tokens": counted.get("input_tokens"),
-                    "completion_tokens": counted.get("output_tokens"),
-                    "prompt_tokens_details": counted.get("input_tokens_details"),
-                }
-            )
+        self.usage = usage_from(field_of(response, "usage"))
         if event["type"] == "response.incomplete":
             why = field_of(field_of(response, "incomplete_details"), "reason")
             self.finish_reason = "content_filter" if why == "content_filter" else "length"
         else:
             self.finish_reason = "tool_calls" if self._calls else "stop"
         self.finish_raw = event
+        output = field_of(response, "output")
+        items = output if isinstance(output, list) else []
+        self.ends_with_content = not self.tokens and any(map(_has_content, items))
         self.done = True
+
+
+def _has_content(item: object) -> bool:
+    """Whether an item of a response is more than the frame of a message, or thoughts."""
+    kind = field_of(item, "type")
+    if kind not in _NO_CONTENT_ITSELF:
+        return isinstance(kind, str)
+    parts = field_of(item, "content") if kind == "message" else None
+    return isinstance(parts, list) and any(field_of(p, "text") or field_of(p, "refusal") for p in parts)
 
 
 def field_of(value: object, name: str) -> Any:

@@ -249,6 +249,7 @@ def _play(
         streams=answer.streams,
         may_migrate=answer.may_migrate,
         may_continue=answer.may_continue,
+        may_be_empty=True,  # as recorded
         pace_tps=recorded.pace_tps,
         timeouts=_NO_CLOCKS,
     )

@@ -311,6 +311,7 @@ class _Replay:
         config = SessionConfig(
             prompt_tokens=prompt_tokens,
             max_tokens=max_tokens,
+            may_be_empty=True,  # if the trace says so, at every endpoint
             pace_tps=self.pace_tps,
             timeouts=self.timeouts,
         )

@@ -206,11 +206,13 @@ def _no_cap(candidate: Candidate, role: Role) -> None:
 
 def _sensible(usage: Usage) -> Usage:
     """Replace counts below 0 by 0: a negative count reports nothing."""
-    if min(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) >= 0:
+    counts = usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.cache_write_tokens
+    if min(counts) >= 0:
         return usage
     return replace(
         usage,
         prompt_tokens=max(0, usage.prompt_tokens),
         completion_tokens=max(0, usage.completion_tokens),
         cached_tokens=max(0, usage.cached_tokens),
+        cache_write_tokens=max(0, usage.cache_write_tokens),
     )

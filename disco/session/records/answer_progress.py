@@ -70,5 +70,5 @@ def _charges(session: Session, state: AttemptState) -> Iterator[Charge]:
         usage = Usage(prompt_tokens, state.tokens) if not state.stopped else Usage()
     shares = usage.shares or ((name if name in rates else next(iter(rates)), usage),)
     for payer, share in shares:
-        tokens = share.prompt_tokens, share.completion_tokens, share.cached_tokens
+        tokens = share.prompt_tokens, share.completion_tokens, share.cached_tokens, share.cache_write_tokens
         yield Charge.of(state.number, payer, Phase.ANSWER, rates[payer], *tokens)

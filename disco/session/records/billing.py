@@ -92,6 +92,7 @@ def _charge(ledger: Ledger, state: AttemptState, payer: str, usage: Usage, kept_
         phase=_prompt_phase(state, kept_tokens),
         prompt_tokens=usage.prompt_tokens,
         cached_tokens=usage.cached_tokens,
+        cache_write_tokens=usage.cache_write_tokens,
     )
     if kept:
         ledger.charge(attempt=state.number, endpoint=payer, phase=Phase.ANSWER, completion_tokens=kept)

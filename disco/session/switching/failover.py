@@ -66,7 +66,8 @@ class FailoverControl:
         self._attempts.stop(state, AttemptOutcome.FAILED, now, out)
         again = self._asked_again(state, failure)
         if again is None:
-            self.failures.note(name, failure, now)
+            unproved = bool(state.prefix) and state.first_content_at is None and not state.candidate.continues
+            self.failures.note(name, failure, now, had_to_prove=unproved)
             migration.has_failed(name)
         if self.error is None or isinstance(self.error, BudgetExceededError):
             self.error = failure.error
@@ -84,8 +85,12 @@ class FailoverControl:
                 return True
             if migration.is_doubt:
                 migration.put_back(now)
+            source, beyond = migration.source, migration.beyond
             migration.close("target_failed")
-            return self.take_over(failure, now, out)
+            goes_on = self.take_over(failure, now, out)
+            if not goes_on and rise is None:
+                self._transcript.give_back(source, beyond, now)  # nobody writes it again
+            return goes_on
         if migration.is_source(state):
             return True  # the target, which already runs, replaces the source from the same cut
         if state is writer and rise is not None and rise.may_stand:

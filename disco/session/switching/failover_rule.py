@@ -84,7 +84,8 @@ class Failures:
     Attributes:
         failed: names of the endpoints that have failed.
         unwell: those of them that were asked and failed for a reason of their own, not for one of the request's.
-        again: those of them that may be asked once more, with the earliest time.
+        again: those of them that may be asked once more, with the earliest time. Not one that has failed to prove that
+            it continues the answer: that takes several requests, and the reader waits for its error.
         retries: how often a failed endpoint was asked again.
     """
 
@@ -93,8 +94,10 @@ class Failures:
     again: dict[str, float] = field(default_factory=dict)
     retries: int = 0
 
-    def note(self, endpoint: str, failure: EndpointFailure, now: float) -> None:
-        """Store that an attempt on this endpoint has failed."""
+    def note(
+        self, endpoint: str, failure: EndpointFailure, now: float, *, had_to_prove: bool = False
+    ) -> None:
+        """Store that an attempt on this endpoint has failed; `had_to_prove`: before it had proved that it continues."""
         self.failed.add(endpoint)
         if not failure.kind.is_callers_fault and failure.kind is not FailureKind.BUDGET:
             self.unwell.add(endpoint)
@@ -102,7 +105,7 @@ class Failures:
         # A crash with a retry time: the process of the local model is being started again.
         returns = failure.kind is FailureKind.CRASHED and wait_s is not None
         may = returns or failure.kind in RETRIED if failure.may_retry is None else failure.may_retry
-        if may and (wait_s is None or wait_s <= MOST_WAIT_S):
+        if may and not had_to_prove and (wait_s is None or wait_s <= MOST_WAIT_S):
             self.again[endpoint] = now + (RETRY_S * 2**self.retries if wait_s is None else wait_s)
         else:
             self.again.pop(endpoint, None)
@@ -181,10 +184,13 @@ def next_step(view: FailoverView, failure: EndpointFailure) -> Step:
 
 def _retry(view: FailoverView) -> Step:
     again = view.failures.again
+    # Whoever broke off an answer is asked to prove that it continues only where nobody else is there: a proof takes
+    # several requests, and the reader waits for the error.
+    is_alone = len(set(view.order)) == 1
     if view.failures.retries < view.max_retries:
         for name in sorted(again, key=again.__getitem__):  # earliest time first
             candidate, at = view.candidates[name], max(view.now, again[name])
-            beginning = view.beginning(candidate, if_proved=True)
+            beginning = view.beginning(candidate, if_proved=is_alone)
             if beginning is not None and at <= view.until:
                 return Retry(candidate, beginning, at)
     return GiveUp()

@@ -383,6 +383,12 @@ class MigrationControl:
             self.move = None
             self._transcript.playback.banking = False
 
+    @property
+    def beyond(self) -> list[Delta]:
+        """What the source of the migration under way has written behind the cut."""
+        assert self.moving is not None
+        return self.moving.beyond
+
     def put_back(self, now: float) -> None:
         """Put back what a stopped source had written behind the cut: its target has nothing to add."""
         assert self.moving is not None
