@@ -19,7 +19,7 @@ from disco.client.live_driver import LiveSession
 from disco.client.responses.responses_request import OWN_ITEM, RESPONSE_ID
 from disco.endpoints.openai_api.chunk_template import remade
 from disco.endpoints.openai_api.error_mapping import FAILED_EVENT
-from disco.events import Delta, DeltaKind
+from disco.events import Delta, DeltaKind, ToolCallDelta
 
 __all__ = ["ResponsesEncoder"]
 
@@ -78,6 +78,7 @@ class ResponsesEncoder:
         self._part_at = 0  # its place in the message
         self._text: list[str] = []  # the text, arguments or reasoning of the part or item so far
         self._call: int | None = None  # the model's index of the call being written
+        self._calls: dict[int, int] = {}  # the places of the calls that were made here, by that index
         self._begun = False  # whether there was an event
         self._is_own = False  # whether any was made here
         self._failed: dict[str, Any] | None = None  # the server's event that says why it gave up
@@ -206,10 +207,26 @@ class ResponsesEncoder:
         for call in delta.tool_calls:
             if call.index != self._call or self._kind != "function_call":
                 self._close()
-                self._call = call.index
-                self._open("function_call", {"call_id": call.id, "name": call.name, "arguments": ""})
+                self._go_to(call)
+            elif call.name:  # only now, or in pieces
+                item = self._items[self._at]
+                item["name"] = f"{item['name']}{call.name}"
             if call.arguments:
                 self._write("function_call", call.arguments)
+
+    def _go_to(self, call: ToolCallDelta) -> None:
+        """Begin a call's item, or go on with it: pieces of several calls may come by turns."""
+        self._call = call.index
+        at = self._calls.get(call.index)
+        if at is None:
+            # The next request must name the call, so it has an id even where the server gives none.
+            call_id = call.id or f"call{OWN_ITEM}{uuid.uuid4().hex}"
+            self._open("function_call", {"call_id": call_id, "name": call.name or "", "arguments": ""})
+            self._calls[call.index] = self._at
+        else:
+            item = self._items[at]
+            self._write_item(at, item)
+            self._text = [item["arguments"]]
 
     def _write(self, kind: str, text: str, *, logprobs: Mapping[str, Any] | None = None) -> None:
         if self._kind != kind:
@@ -258,7 +275,7 @@ class ResponsesEncoder:
             self._emit_part("done", part)
         elif kind == "function_call":
             item["arguments"] = text
-            self._emit_here("response.function_call_arguments.done", name=item["name"], arguments=text)
+            self._emit_here("response.function_call_arguments.done", name=item.get("name"), arguments=text)
         elif kind == "reasoning" and self._text:
             item["content"] = [{"type": "reasoning_text", "text": text}]
             self._emit_here("response.reasoning_text.done", content_index=0, text=text)

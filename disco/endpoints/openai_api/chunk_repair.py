@@ -16,6 +16,7 @@ __all__ = [
     "Halves",
     "MalformedChunkError",
     "ServerReportedError",
+    "divided",
     "document_as_event",
     "finish_only",
     "is_bare",
@@ -23,7 +24,6 @@ __all__ = [
     "log_probabilities",
     "logprob_entries",
     "mended_choice",
-    "only",
     "parts_of",
     "usage_from",
     "without_finish",
@@ -81,7 +81,7 @@ def document_as_event(body: object) -> bytes | None:
         if isinstance(message, dict):
             calls = message.get("tool_calls")
             if isinstance(calls, list):
-                calls = [{"index": at, **call} for at, call in enumerate(calls) if isinstance(call, dict)]
+                calls = [{**call, "index": at} for at, call in enumerate(calls) if isinstance(call, dict)]
                 message = {**message, "tool_calls": calls}
             rest = {name: value for name, value in choice.items() if name != "message"}
             made.append({"finish_reason": "stop", **rest, "delta": message})
@@ -115,15 +115,28 @@ def mended_choice(choice: dict[str, Any], index: int, halves: Halves) -> dict[st
     delta = choice.get("delta")
     delta = dict(delta) if isinstance(delta, dict) else {}
     content = delta.get("content")
-    if isinstance(content, list):  # typed parts, as in messages
-        content = "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
-    delta["content"] = content if isinstance(content, str) else None
+    if isinstance(content, list | dict):  # typed parts, as in messages
+        delta["content"] = _text_of(content, "text")
+        if (thoughts := _text_of(content, "thinking")) and not any(map(delta.get, _REASONING)):
+            delta["reasoning_content"] = thoughts
+    else:
+        delta["content"] = content if isinstance(content, str) else None
     return {
         **Halves().joined({name: value for name, value in choice.items() if name != "delta"}, 0, ends=True),
         "delta": halves.joined(delta, where, ends=reason is not None),
         "index": where,
         "finish_reason": str(reason) if reason is not None else None,
     }
+
+
+def _text_of(value: object, name: str) -> str:
+    """Return the text in a value that should be one: a text, or parts with a text under `name`."""
+    if isinstance(value, str):
+        return value if name == "text" else ""
+    if isinstance(value, dict):
+        inner = value.get(name)
+        return inner if isinstance(inner, str) else _text_of(inner, "text")
+    return "".join(_text_of(part, name) for part in value) if isinstance(value, list) else ""
 
 
 class Halves:
@@ -220,11 +233,9 @@ def parts_of(chunk: ChatCompletionChunk) -> list[tuple[Delta, tuple[str, ...]]]:
 def _reasoning_text(given: Mapping[str, Any]) -> str:
     """Return the reasoning text of a delta; servers that give it under several names repeat the same text."""
     for value in given.values():
-        if isinstance(value, str):
-            return well_formed(value)
-    details = given.get("reasoning_details")
-    parts = details if isinstance(details, list) else []
-    return "".join(str(part.get("text") or "") for part in parts if isinstance(part, dict))
+        if text := _text_of(value, "text") or _text_of(value, "summary"):
+            return well_formed(text)
+    return ""
 
 
 def _tool_calls(delta: Any) -> tuple[ToolCallDelta, ...]:
@@ -244,6 +255,8 @@ def _tool_calls(delta: Any) -> tuple[ToolCallDelta, ...]:
 
 def _call_piece(index: int, function: Any, call: Any) -> ToolCallDelta:
     given = (getattr(function, "arguments", None), getattr(call, "id", None), getattr(function, "name", None))
+    if isinstance(given[0], dict):
+        given = (json.dumps(given[0]), *given[1:])
     arguments, call_id, name = (value if isinstance(value, str) else None for value in given)
     return ToolCallDelta(index, arguments or "", call_id, name)
 
@@ -277,16 +290,22 @@ def _changed(chunk: ChatCompletionChunk, change: Callable[[Any], dict[str, Any]]
     return chunk.model_copy(update={"choices": choices})
 
 
-def only(chunk: ChatCompletionChunk, fields: tuple[str, ...], *, with_usage: bool) -> ChatCompletionChunk:
-    """Return a copy whose delta keeps only `fields` of the content."""
+def divided(chunk: ChatCompletionChunk, parts: list[tuple[str, ...]]) -> list[ChatCompletionChunk]:
+    """Return a chunk of one choice as one for each of `parts`, which are fields of its content.
 
-    def change(choice: Any) -> dict[str, Any]:
-        kept = {n: v for n, v in choice.delta.model_dump().items() if n not in _CONTENT or n in fields}
-        rebuilt = type(choice.delta).construct(**kept)
-        return {"delta": rebuilt}
-
-    copy = _changed(chunk, change)
-    return copy if with_usage else copy.model_copy(update={"usage": None})
+    The first has all that is not content, so that nothing is said twice; the last has the usage.
+    """
+    choice = chunk.choices[0]
+    delta = choice.delta.model_dump(exclude_unset=True, warnings=False)
+    made = []
+    for number, fields in enumerate(parts):
+        is_first = number == 0
+        kept = {n: v for n, v in delta.items() if n in fields or (is_first and n not in _CONTENT)}
+        own = {"delta": type(choice.delta).construct(**kept)}
+        of_part = choice if is_first else type(choice).construct(index=choice.index, finish_reason=None)
+        update = {"choices": [of_part.model_copy(update=own)]}
+        made.append(chunk.model_copy(update=update if fields is parts[-1] else {**update, "usage": None}))
+    return made
 
 
 def finish_only(chunk: ChatCompletionChunk) -> ChatCompletionChunk:
@@ -295,8 +314,14 @@ def finish_only(chunk: ChatCompletionChunk) -> ChatCompletionChunk:
 
 
 def without_finish(chunk: ChatCompletionChunk) -> ChatCompletionChunk:
-    """Return a copy with the content and without finish reason and usage."""
-    return _changed(chunk, lambda _: {"finish_reason": None}).model_copy(update={"usage": None})
+    """Return a copy with the content and without what `finish_only` has."""
+    choices = [
+        type(choice).construct(index=choice.index, finish_reason=None, delta=None, logprobs=None).model_copy(
+            update={"delta": choice.delta, "logprobs": choice.logprobs}
+        )
+        for choice in chunk.choices
+    ]
+    return chunk.model_copy(update={"choices": choices, "usage": None})
 
 
 _MOST_TOKENS = 10**9  # longer than any context; a larger figure is taken for an error

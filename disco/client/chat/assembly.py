@@ -1,0 +1,254 @@
+"""A whole answer, put together out of the chunks that a stream of it would have had."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from openai.types import CompletionUsage
+from openai.types.chat import ChatCompletionChunk, ChatCompletionMessage
+from openai.types.chat.chat_completion import Choice, ChoiceLogprobs
+
+from disco.client.chat.chat_chunks import ChatChunks, RoutedChatCompletion, like, with_route
+from disco.events import Delta
+
+if TYPE_CHECKING:
+    from disco.session.records.route_record import RouteRecord
+
+__all__ = ["accumulate", "assemble"]
+
+_MESSAGE = ChatCompletionMessage.construct(role="assistant", content=None)
+_CHOICE = Choice.construct(index=0, finish_reason="stop", message=_MESSAGE, logprobs=None)
+_ANSWER = RoutedChatCompletion.construct(
+    id="", choices=[], created=0, model="", object="chat.completion", system_fingerprint=None, usage=None
+)
+# Most deltas hold no other field. Dumping these deltas to accumulate them would triple the time for a chunk.
+_TEXT_FIELDS = {"content", "role"}
+_AROUND = ("service_tier", "moderation")
+_ONLY_IN_CHUNKS = "obfuscation"  # OpenAI's padding
+
+
+def assemble(
+    chunks: ChatChunks,
+    deltas: Sequence[Delta],
+    finish_reason: str,
+    usage: CompletionUsage,
+    route: Callable[[], RouteRecord] | None,
+    last: ChatCompletionChunk | None = None,
+) -> RoutedChatCompletion:
+    """Return the non-streaming answer. Never fails: as the SDK, it takes what a server says for what it should be.
+
+    Args:
+        chunks: the maker of this answer's chunks.
+        deltas: all deltas of the answer.
+        finish_reason: the finish reason, as the API names it.
+        usage: the usage of the answer.
+        route: writes the route record, once.
+        last: the vendor's chunk with the finish reason, if the writer is a server.
+    """
+    parts: dict[int, _Part] = {0: _Part()}
+    texts = parts[0].texts
+    around: dict[str, Any] = {}  # what a vendor says of the answer, outside its choices
+    given: set[str] = set()
+    for delta in (*deltas, last):
+        if delta is None:
+            continue
+        if isinstance(delta, Delta):
+            if chunks.is_as_it_came(delta):
+                texts.append(delta.text)  # other fields are as in the chunk before
+                continue
+            chunk = chunks.of(delta)
+        else:
+            chunk = delta
+            chunks.ends_with(chunk)
+        given |= chunk.model_fields_set
+        _renew(around, chunk.model_extra or {})
+        _renew(around, {name: getattr(chunk, name, None) for name in _AROUND if name in given})
+        for choice in chunk.choices:
+            parts.setdefault(choice.index, _Part()).add(choice)
+    around.pop(_ONLY_IN_CHUNKS, None)
+    known = {name: around.pop(name) for name in _AROUND if name in around}
+    parts[0].finish_reason = finish_reason
+    answer: RoutedChatCompletion = like(
+        _ANSWER,
+        id=chunks.id,
+        choices=[parts[index].made(index) for index in sorted(parts)],
+        created=chunks.created,
+        model=chunks.model,
+        system_fingerprint=chunks.fingerprint,
+        usage=usage,
+    )
+    for name, value in known.items():
+        setattr(answer, name, value)
+    if last is not None and "system_fingerprint" not in given:
+        answer.__pydantic_fields_set__.discard("system_fingerprint")
+    answer.__pydantic_extra__.update(around)  # type: ignore[union-attr] # the SDK's models have extra fields
+    with_route(answer, route)
+    answer._request_id = None  # noqa: SLF001 - public despite its name; several requests, or none
+    return answer
+
+
+class _Part:
+    """One choice so far."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.finish_reason: Any = None
+        self._role: Any = None
+        self._message: dict[str, Any] = {}
+        self._pieces: dict[str, list[str]] = {}  # of the message's texts but its content
+        self._beside: dict[str, Any] = {}  # what a vendor says of the choice, outside its message
+        self._logprobs: Any = None
+        self._has_logprobs = False
+
+    def add(self, choice: Any) -> None:
+        delta = choice.delta
+        self._role = self._role or delta.role
+        if isinstance(delta.content, str):
+            self.texts.append(delta.content)
+        extra = delta.model_extra or {}
+        if extra or not delta.model_fields_set <= _TEXT_FIELDS:
+            if delta.model_fields_set - extra.keys() <= _TEXT_FIELDS:
+                told = extra  # thoughts, mostly
+            else:
+                told = delta.model_dump(exclude_unset=True, exclude=_TEXT_FIELDS, warnings=False)
+            self._take(told)
+        self.finish_reason = self.finish_reason or choice.finish_reason
+        if choice.model_extra:
+            _renew(self._beside, choice.model_extra, joins=True)
+        self._has_logprobs = self._has_logprobs or "logprobs" in choice.model_fields_set
+        if choice.logprobs is not None:
+            self._logprobs = _longer(self._logprobs, choice.logprobs)
+
+    def _take(self, told: Mapping[str, Any]) -> None:
+        for name, value in told.items():
+            if type(value) is str and name not in _ONCE:
+                self._pieces.setdefault(name, []).append(value)  # joining them here would copy them each time
+            else:
+                accumulate(self._message, {name: value})
+
+    def made(self, index: int) -> Choice:
+        for name, pieces in self._pieces.items():
+            accumulate(self._message, {name: "".join(pieces)})
+        fields = {"role": self._role or "assistant", "content": "".join(self.texts) if self.texts else None}
+        for call in _dicts(self._message.get("tool_calls")):
+            call.pop("index", None)
+        message = (
+            ChatCompletionMessage.construct(**fields, **self._message)
+            if self._message
+            else like(_MESSAGE, **fields)
+        )
+        made: Choice = like(
+            _CHOICE, index=index, finish_reason=self.finish_reason, message=message, logprobs=self._logprobs
+        )
+        if not self._has_logprobs:
+            made.__pydantic_fields_set__.discard("logprobs")
+        self._beside.pop("message", None)  # some servers repeat the whole message so far beside the delta
+        made.__pydantic_extra__.update(self._beside)  # type: ignore[union-attr] # as above
+        return made
+
+
+# Told of one thing again and again, and never in pieces.
+_ONCE = {"id", "type", "role", "format", "index"}
+
+
+def accumulate(into: dict[str, Any], new: Mapping[str, Any]) -> None:
+    """Add a delta's fields to those of earlier deltas: texts are joined, entries of lists by their index.
+
+    As the SDK's `accumulate_delta`, which its stream helpers use, with five differences: that one joins ids, roles and
+    other fields that are told again, and repeated names; adds numbers up; raises an error for the second part of a list
+    without indices; makes one entry of two that have the same index, but ids or types of their own (a summary of
+    thoughts and their signature, from OpenRouter); and an empty value stays in the way of one of another type.
+    """
+    for name, value in new.items():
+        old = into.get(name)
+        if old is None or (value and not old and isinstance(old, (str, list, dict))):
+            into[name] = _copied(value)
+        elif isinstance(old, str) and isinstance(value, str):
+            if name not in _ONCE and not (name == "name" and old == value):
+                into[name] = old + value
+        elif isinstance(old, dict) and isinstance(value, dict):
+            accumulate(old, value)
+        elif isinstance(old, list) and isinstance(value, list):
+            _add_entries(old, value)
+        elif isinstance(old, (int, float)) and isinstance(value, (int, float)):
+            into[name] = value
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, list):
+        entries: list[Any] = []
+        _add_entries(entries, value)
+        return entries
+    if isinstance(value, dict):
+        fields: dict[str, Any] = {}
+        accumulate(fields, value)
+        return fields
+    return value
+
+
+def _add_entries(entries: list[Any], new: list[Any]) -> None:
+    """Add pieces of entries to a list; what has no index is an entry of its own."""
+    for piece in new:
+        entry = next((e for e in reversed(entries) if _are_of_one(e, piece)), None)
+        if entry is None:
+            entries.append(_copied(piece))
+        else:
+            accumulate(entry, piece)
+
+
+def _are_of_one(entry: Any, piece: Any) -> bool:
+    """Return whether a piece belongs to an entry: they have the same index, and not two ids or two types."""
+    return (
+        isinstance(entry, dict)
+        and isinstance(piece, dict)
+        and type(piece.get("index")) is int
+        and entry.get("index") == piece["index"]
+        and all(
+            not (mine and its) or mine == its
+            for mine, its in ((entry.get(name), piece.get(name)) for name in ("id", "type"))
+        )
+    )
+
+
+def _longer(so_far: Any, more: Any) -> Any:
+    """Return log probabilities with those of the next chunk behind them."""
+    if so_far is None:
+        lists = {name: getattr(more, name, None) for name in ("content", "refusal")}
+        if any(value is not None and not isinstance(value, list) for value in lists.values()):
+            return more  # of another shape
+        extra = getattr(more, "model_extra", None) or {}
+        return ChoiceLogprobs.construct(**extra, **{name: value and [*value] for name, value in lists.items()})
+    if not isinstance(so_far, ChoiceLogprobs):
+        return so_far
+    for name in ("content", "refusal"):
+        entries, old = getattr(more, name, None), getattr(so_far, name)
+        if isinstance(entries, list):
+            setattr(so_far, name, entries if old is None else old + entries)
+    _renew(so_far.__pydantic_extra__, getattr(more, "model_extra", None) or {}, joins=True)
+    return so_far
+
+
+def _renew(into: dict[str, Any], new: Mapping[str, Any], *, joins: bool = False) -> None:
+    """Take over the values of fields that every chunk repeats; a null says nothing of them.
+
+    `joins`: lists of numbers, such as the ids of a chunk's tokens, are parts of one list.
+    """
+    for name, value in new.items():
+        old = into.get(name)
+        if old is None:
+            into[name] = value
+        elif isinstance(old, dict) and isinstance(value, dict):
+            into[name] = {**old, **value}
+        elif joins and _are_numbers(old) and _are_numbers(value):
+            into[name] = [*old, *value]
+        elif value is not None:
+            into[name] = value
+
+
+def _dicts(value: object) -> list[dict[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _are_numbers(value: object) -> bool:
+    return isinstance(value, list) and all(type(item) in (int, float) for item in value)
