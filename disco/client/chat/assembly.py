@@ -25,7 +25,6 @@ _ANSWER = RoutedChatCompletion.construct(
 # Most deltas hold no other field. Dumping these deltas to accumulate them would triple the time for a chunk.
 _TEXT_FIELDS = {"content", "role"}
 _AROUND = ("service_tier", "moderation")
-_ONLY_IN_CHUNKS = "obfuscation"  # OpenAI's padding
 
 
 def assemble(
@@ -66,7 +65,6 @@ def assemble(
         _renew(around, {name: getattr(chunk, name, None) for name in _AROUND if name in given})
         for choice in chunk.choices:
             parts.setdefault(choice.index, _Part()).add(choice)
-    around.pop(_ONLY_IN_CHUNKS, None)
     known = {name: around.pop(name) for name in _AROUND if name in around}
     parts[0].finish_reason = finish_reason
     answer: RoutedChatCompletion = like(
@@ -82,7 +80,7 @@ def assemble(
         setattr(answer, name, value)
     if last is not None and "system_fingerprint" not in given:
         answer.__pydantic_fields_set__.discard("system_fingerprint")
-    answer.__pydantic_extra__.update(around)  # type: ignore[union-attr] # the SDK's models have extra fields
+    _add(answer, around)
     with_route(answer, route)
     answer._request_id = None  # noqa: SLF001 - public despite its name; several requests, or none
     return answer
@@ -144,7 +142,7 @@ class _Part:
         if not self._has_logprobs:
             made.__pydantic_fields_set__.discard("logprobs")
         self._beside.pop("message", None)  # some servers repeat the whole message so far beside the delta
-        made.__pydantic_extra__.update(self._beside)  # type: ignore[union-attr] # as above
+        _add(made, self._beside)
         return made
 
 
@@ -244,6 +242,11 @@ def _renew(into: dict[str, Any], new: Mapping[str, Any], *, joins: bool = False)
             into[name] = [*old, *value]
         elif value is not None:
             into[name] = value
+
+
+def _add(model: Any, extra: dict[str, Any]) -> None:
+    model.__pydantic_extra__.update(extra)
+    model.__pydantic_fields_set__.update(extra)
 
 
 def _dicts(value: object) -> list[dict[str, Any]]:

@@ -94,9 +94,9 @@ def _tell_once(model: Any, name: str, call: _Call) -> None:
         setattr(call, name, value)
     elif name == "name" and value and value != known:
         call.name = f"{known}{value}"  # the name itself came in pieces
-    elif value is not None:
+    elif hasattr(model, name):
         setattr(model, name, None)
-        model.__pydantic_fields_set__.discard(name)
+        model.__pydantic_fields_set__.discard(name)  # not null, which would be a value, too
 
 
 def _is_whole(pieces: list[str]) -> bool:

@@ -295,33 +295,38 @@ def divided(chunk: ChatCompletionChunk, parts: list[tuple[str, ...]]) -> list[Ch
 
     The first has all that is not content, so that nothing is said twice; the last has the usage.
     """
-    choice = chunk.choices[0]
-    delta = choice.delta.model_dump(exclude_unset=True, warnings=False)
+    delta = chunk.choices[0].delta.model_dump(exclude_unset=True, warnings=False)
     made = []
     for number, fields in enumerate(parts):
-        is_first = number == 0
-        kept = {n: v for n, v in delta.items() if n in fields or (is_first and n not in _CONTENT)}
-        own = {"delta": type(choice.delta).construct(**kept)}
-        of_part = choice if is_first else type(choice).construct(index=choice.index, finish_reason=None)
-        update = {"choices": [of_part.model_copy(update=own)]}
-        made.append(chunk.model_copy(update=update if fields is parts[-1] else {**update, "usage": None}))
+        kept = {n: v for n, v in delta.items() if n in fields or (number == 0 and n not in _CONTENT)}
+        part = _changed(chunk, lambda choice, kept=kept: {"delta": type(choice.delta).construct(**kept)})
+        if number > 0:
+            _without_extra(part.choices[0])
+            if part.choices[0].logprobs is not None:
+                part.choices[0].logprobs = None
+        made.append(part if fields is parts[-1] else part.model_copy(update={"usage": None}))
     return made
 
 
 def finish_only(chunk: ChatCompletionChunk) -> ChatCompletionChunk:
     """Return a copy with the finish reason and without content."""
-    return _changed(chunk, lambda choice: {"delta": type(choice.delta).construct(), "logprobs": None})
+    copy = _changed(chunk, lambda choice: {"delta": type(choice.delta).construct(), "logprobs": None})
+    for made, choice in zip(copy.choices, chunk.choices, strict=True):
+        made.__pydantic_fields_set__ = choice.model_fields_set.copy()
+    return copy
 
 
 def without_finish(chunk: ChatCompletionChunk) -> ChatCompletionChunk:
     """Return a copy with the content and without what `finish_only` has."""
-    choices = [
-        type(choice).construct(index=choice.index, finish_reason=None, delta=None, logprobs=None).model_copy(
-            update={"delta": choice.delta, "logprobs": choice.logprobs}
-        )
-        for choice in chunk.choices
-    ]
-    return chunk.model_copy(update={"choices": choices, "usage": None})
+    copy = _changed(chunk, lambda _: {"finish_reason": None}).model_copy(update={"usage": None})
+    for choice in copy.choices:
+        _without_extra(choice)
+    return copy
+
+
+def _without_extra(model: Any) -> None:
+    model.__pydantic_fields_set__ -= (model.model_extra or {}).keys()
+    model.__pydantic_extra__ = {}
 
 
 _MOST_TOKENS = 10**9  # longer than any context; a larger figure is taken for an error
