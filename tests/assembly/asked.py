@@ -19,7 +19,17 @@ from scripted_server import sse
 from disco import AsyncDisco, Backup
 from disco.server import make_app
 
-__all__ = ["FORMS", "MESSAGES", "SETUPS", "TOOLS", "asked", "calls_of", "document", "events", "in_virtual_time"]
+__all__ = [
+    "FORMS",
+    "MESSAGES",
+    "SETUPS",
+    "TOOLS",
+    "asked",
+    "calls_of",
+    "document",
+    "events",
+    "in_virtual_time",
+]
 
 MESSAGES = [{"role": "user", "content": "Which time is it?"}]
 TOOLS = [{"type": "function", "function": {"name": n, "parameters": {"type": "object"}}} for n in ("f", "g")]
@@ -47,7 +57,13 @@ def in_virtual_time(main: Callable[[], Any]) -> Any:
 
 def _settings(server: MemoryServer, **more: Any) -> dict[str, Any]:
     http = httpx2.AsyncClient(transport=server)
-    return {"base_url": server.base_url, "api_key": "secret-key-1234", "http_client": http, "max_retries": 0, **more}
+    return {
+        "base_url": server.base_url,
+        "api_key": "secret-key-1234",
+        "http_client": http,
+        "max_retries": 0,
+        **more,
+    }
 
 
 @contextlib.asynccontextmanager
@@ -66,7 +82,8 @@ async def _alone(server: MemoryServer) -> AsyncIterator[Any]:
 async def _backed(server: MemoryServer) -> AsyncIterator[Any]:
     """Two servers; the second says the same."""
     again = server.also(*server.replies[1001])
-    backup = Backup(base_url=again, api_key="another-key-1234", model="m")
+    http = httpx2.AsyncClient(transport=server)
+    backup = Backup(base_url=again, api_key="another-key-1234", model="m", http_client=http)
     async with AsyncDisco(**_settings(server, backups=[backup])) as client:
         yield client
 

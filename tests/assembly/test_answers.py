@@ -65,8 +65,14 @@ CALLS: dict[str, tuple[list[Any], list[Any]]] = {
         [ONE, TWO],
     ),
     "two calls without an index in one chunk": (
-        [chunk(tool_calls=[*begun(id="a", arguments=ONE[2])["choices"][0]["delta"]["tool_calls"],
-                           *begun("g", id="b", arguments=TWO[2])["choices"][0]["delta"]["tool_calls"]])],
+        [
+            chunk(
+                tool_calls=[
+                    *begun(id="a", arguments=ONE[2])["choices"][0]["delta"]["tool_calls"],
+                    *begun("g", id="b", arguments=TWO[2])["choices"][0]["delta"]["tool_calls"],
+                ]
+            )
+        ],
         [ONE, TWO],
     ),
     "pieces without an index": (
@@ -107,11 +113,16 @@ async def test_calls_are_told_apart(pieces, calls, setup, form):
     got = calls_of(answer)
     if form.startswith("response"):  # its calls have ids of disco's where the server gives none at first
         own = [made[0].startswith("call_disco_") for made in got]
-        calls = [(made[0] if mine else told[0], *told[1:]) for made, mine, told in zip(got, own, calls, strict=True)]
+        calls = [
+            (made[0] if mine else told[0], *told[1:])
+            for made, mine, told in zip(got, own, calls, strict=True)
+        ]
     assert got == calls
 
 
-@pytest.mark.parametrize("pieces", [CALLS["by turns"], CALLS["two calls of one index"]], ids=["turns", "one index"])
+@pytest.mark.parametrize(
+    "pieces", [CALLS["by turns"], CALLS["two calls of one index"]], ids=["turns", "one index"]
+)
 async def test_one_server_alone_can_be_read_with_the_helper(pieces):
     answer = await asked("alone", "helped", events(*pieces[0], ENDS), tools=TOOLS)
     assert calls_of(answer) == pieces[1]
@@ -126,7 +137,11 @@ ODD_CALLS: dict[str, dict[str, Any]] = {
     "an empty type": {"id": "a", "type": "", "function": {"name": "now", "arguments": "{}"}},
     "no id": {"type": "function", "function": {"name": "now", "arguments": "{}"}},
     "null as id": {"id": None, "type": "function", "function": {"name": "now", "arguments": "{}"}},
-    "an object as arguments": {"id": "a", "type": "function", "function": {"name": "now", "arguments": {"x": 1}}},
+    "an object as arguments": {
+        "id": "a",
+        "type": "function",
+        "function": {"name": "now", "arguments": {"x": 1}},
+    },
     "fields of the server's own": {
         "id": "a",
         "type": "function",
@@ -150,12 +165,21 @@ MESSAGES: dict[str, dict[str, Any]] = {
             {"type": "reasoning.text", "text": "hm", "signature": "s", "format": "f", "index": 0}
         ],
     },
-    "fields of the server's own": {"content": "x", "own": [1, {"a": None}], "nothing": None, "provider": {"b": 0.5}},
+    "fields of the server's own": {
+        "content": "x",
+        "own": [1, {"a": None}],
+        "nothing": None,
+        "provider": {"b": 0.5},
+    },
 }
 
 
 def _whole(message: dict[str, Any], **beside: Any) -> dict[str, Any]:
-    choice = {"index": 0, "message": {"role": "assistant", "content": None, **message}, "finish_reason": "stop"}
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": None, **message},
+        "finish_reason": "stop",
+    }
     counted = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
     made = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "m-1", "usage": counted}
     return {**made, "choices": [{**choice, **beside}]}
@@ -191,7 +215,8 @@ async def test_a_whole_document_is_what_the_sdk_makes_of_it(message, setup):
 
 
 @pytest.mark.parametrize(
-    ("setup", "form"), [("backed", "whole"), ("backed", "helped"), ("served", "whole"), ("served", "streamed")]
+    ("setup", "form"),
+    [("backed", "whole"), ("backed", "helped"), ("served", "whole"), ("served", "streamed")],
 )
 @pytest.mark.parametrize("message", MESSAGES.values(), ids=MESSAGES)
 async def test_a_stream_is_what_the_sdk_makes_of_its_chunks(message, setup, form):

@@ -216,7 +216,9 @@ def _longer(so_far: Any, more: Any) -> Any:
         if any(value is not None and not isinstance(value, list) for value in lists.values()):
             return more  # of another shape
         extra = getattr(more, "model_extra", None) or {}
-        return ChoiceLogprobs.construct(**extra, **{name: value and [*value] for name, value in lists.items()})
+        return ChoiceLogprobs.construct(
+            **extra, **{name: value and [*value] for name, value in lists.items()}
+        )
     if not isinstance(so_far, ChoiceLogprobs):
         return so_far
     for name in ("content", "refusal"):

@@ -104,7 +104,9 @@ class StreamState(ChatCompletionStreamState[Any]):
             if choice.delta.tool_calls:
                 self._calls.setdefault(choice.index, CallPieces()).place(choice.delta.tool_calls)
             extra = choice.delta.model_extra or {}
-            fields = {name: value for name, value in extra.items() if isinstance(value, (list, dict, int, float))}
+            fields = {
+                name: value for name, value in extra.items() if isinstance(value, (list, dict, int, float))
+            }
             if fields:
                 for name in fields:
                     extra.pop(name)

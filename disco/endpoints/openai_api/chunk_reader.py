@@ -112,6 +112,7 @@ class ChatReader(ChunkReader):
         "_choices",
         "_classes",
         "_hides_logprobs",
+        "_others",
         "_places",
         "_template",
         "_template_made_at",
@@ -128,6 +129,7 @@ class ChatReader(ChunkReader):
         self._hides_logprobs = hides_logprobs
         self._calls = CallPieces()
         self._places: dict[int, int] = {}  # the server's index of a choice: its place among them
+        self._others: list[Delta] = []  # those of other choices, to be passed on after the answer's
         self._unfinished = choices
         self._template: ChunkTemplate | None = None
         self._templates_left = _MAX_TEMPLATES if choices == 1 else 0  # that may be made in vain
@@ -171,7 +173,7 @@ class ChatReader(ChunkReader):
                 self._read_opaque(chunk, deltas)
                 continue
             if choices[0].index or len(choices) > 1 or not self._places:
-                chunk = self._first_choice(chunk, deltas)
+                chunk = self._first_choice(chunk)
                 if chunk is None:
                     continue
             choice = chunk.choices[0]
@@ -197,11 +199,15 @@ class ChatReader(ChunkReader):
                     self._make_template(data, chunk)
             else:
                 self._read_other(chunk, deltas)
+        if self._others:
+            deltas += self._others
+            self._others = []
 
-    def _first_choice(
-        self, chunk: ChatCompletionChunk, deltas: list[Delta]
-    ) -> ChatCompletionChunk | None:
-        """Return the answer's part of a chunk, if it has one; another choice, which nobody asked for, is passed on."""
+    def _first_choice(self, chunk: ChatCompletionChunk) -> ChatCompletionChunk | None:
+        """Return the answer's part of a chunk, if it has one; another choice, which nobody asked for, is passed on.
+
+        The choices are numbered from 0, as clients expect, in their order of appearance.
+        """
         mine, others = [], []
         for choice in chunk.choices:
             choice.index = self._places.setdefault(choice.index, len(self._places))
@@ -211,7 +217,7 @@ class ChatReader(ChunkReader):
             self.tokens += content
             kind = DeltaKind.TOOL if content else DeltaKind.ROLE
             raw = chunk.model_copy(update={"choices": others, "usage": None})
-            deltas.append(Delta("", int(content), kind, None, raw))
+            self._others.append(Delta("", int(content), kind, None, raw))
         return chunk.model_copy(update={"choices": mine}) if mine else None
 
     def _make_template(self, data: bytes, chunk: ChatCompletionChunk) -> None:
