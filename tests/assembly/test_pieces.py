@@ -7,11 +7,7 @@ from typing import Any
 import pytest
 from assembly.asked import asked, document, events
 from faults.in_memory import anyio_backend, no_thread  # noqa: F401 - fixtures
-from scripted_device import ScriptedDevice
 from scripted_server import chunk
-
-from disco import AsyncDisco
-from disco.events import Delta, Ended, Usage
 
 pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")]
 
@@ -159,19 +155,6 @@ async def test_log_probabilities_stay_where_some_chunks_have_none(last, setup, f
     answer = await asked(setup, form, events(*said, beside(ENDS, **last)), logprobs=True)
     assert [each.token for each in answer.choices[0].logprobs.content] == ["a", "b"]
     assert answer.choices[0].to_dict()["logprobs"]["content"][0]["logprob"] == -0.5
-
-
-async def test_a_local_models_log_probabilities_are_in_the_document_of_disco_serve():
-    pieces = [Delta(text, 1, logprobs=sure_of(text)) for text in ("a", "b")]
-    device = ScriptedDevice(lambda _: [pieces, Ended("stop", Usage(5, 2))])
-    async with AsyncDisco(local=device, policy="private") as client:
-        raw = await client.chat.completions.with_raw_response.create(
-            model="m", messages=[{"role": "user", "content": "Hi"}], logprobs=True
-        )
-    assert [each["token"] for each in raw.http_response.json()["choices"][0]["logprobs"]["content"]] == [
-        "a",
-        "b",
-    ]
 
 
 @each_way

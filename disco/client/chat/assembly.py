@@ -128,7 +128,10 @@ class _Part:
     def made(self, index: int) -> Choice:
         for name, pieces in self._pieces.items():
             accumulate(self._message, {name: "".join(pieces)})
-        fields = {"role": self._role or "assistant", "content": "".join(self.texts) if self.texts else None}
+        fields: dict[str, Any] = {
+            "role": self._role or "assistant",
+            "content": "".join(self.texts) if self.texts else None,
+        }
         for call in _dicts(self._message.get("tool_calls")):
             call.pop("index", None)
         message = (
@@ -212,20 +215,23 @@ def _are_of_one(entry: Any, piece: Any) -> bool:
 def _longer(so_far: Any, more: Any) -> Any:
     """Return log probabilities with those of the next chunk behind them."""
     if so_far is None:
-        lists = {name: getattr(more, name, None) for name in ("content", "refusal")}
-        if any(value is not None and not isinstance(value, list) for value in lists.values()):
+        given: dict[str, Any] = {**(getattr(more, "model_extra", None) or {})}
+        given |= {name: getattr(more, name, None) for name in ("content", "refusal")}
+        if any(
+            given[name] is not None and not isinstance(given[name], list) for name in ("content", "refusal")
+        ):
             return more  # of another shape
-        extra = getattr(more, "model_extra", None) or {}
-        return ChoiceLogprobs.construct(
-            **extra, **{name: value and [*value] for name, value in lists.items()}
-        )
+        return ChoiceLogprobs.construct(**{name: _copied(value) for name, value in given.items()})
     if not isinstance(so_far, ChoiceLogprobs):
         return so_far
     for name in ("content", "refusal"):
         entries, old = getattr(more, name, None), getattr(so_far, name)
-        if isinstance(entries, list):
-            setattr(so_far, name, entries if old is None else old + entries)
-    _renew(so_far.__pydantic_extra__, getattr(more, "model_extra", None) or {}, joins=True)
+        if isinstance(entries, list) and old is not None:
+            old.extend(entries)
+        elif isinstance(entries, list):
+            setattr(so_far, name, [*entries])
+    extra: Any = so_far.model_extra
+    _renew(extra, getattr(more, "model_extra", None) or {}, joins=True)
     return so_far
 
 
@@ -237,13 +243,13 @@ def _renew(into: dict[str, Any], new: Mapping[str, Any], *, joins: bool = False)
     for name, value in new.items():
         old = into.get(name)
         if old is None:
-            into[name] = value
+            into[name] = _copied(value)
         elif isinstance(old, dict) and isinstance(value, dict):
             into[name] = {**old, **value}
-        elif joins and _are_numbers(old) and _are_numbers(value):
-            into[name] = [*old, *value]
+        elif joins and _are_numbers(old[-1:] if isinstance(old, list) else old) and _are_numbers(value):
+            old.extend(value)
         elif value is not None:
-            into[name] = value
+            into[name] = _copied(value)
 
 
 def _add(model: Any, extra: dict[str, Any]) -> None:

@@ -235,7 +235,8 @@ class ResponsesEncoder:
             self._open(kind, {**begun, "content": []})
         if kind == "message" and self._part is None:
             self._part = dict(_EMPTY_PART)
-            self._part_at = len(self._items[self._at].get("content") or [])
+            so_far = self._items[self._at].get("content")
+            self._part_at = len(so_far) if isinstance(so_far, list) else 0
             self._emit_part("added", self._part)
         self._text.append(text)
         if kind == "message":
@@ -270,7 +271,7 @@ class ResponsesEncoder:
         item["status"] = "completed"
         if kind == "message" and self._part is not None:
             part = {**self._part, "text": text}
-            item["content"] = [*(item.get("content") or []), part]
+            self._add_part(item, part)
             self._emit_here("response.output_text.done", content_index=self._part_at, text=text, logprobs=[])
             self._emit_part("done", part)
         elif kind == "function_call":
@@ -280,6 +281,11 @@ class ResponsesEncoder:
             item["content"] = [{"type": "reasoning_text", "text": text}]
             self._emit_here("response.reasoning_text.done", content_index=0, text=text)
         self._emit("response.output_item.done", output_index=self._at, item=dict(item))
+
+    @staticmethod
+    def _add_part(item: dict[str, Any], part: Mapping[str, Any]) -> None:
+        so_far = item.get("content")
+        item["content"] = [*so_far, part] if isinstance(so_far, list) else [part]
 
     # ------------------------------------------------------------------ a server's own events
 
@@ -302,7 +308,7 @@ class ResponsesEncoder:
 
     def _follow(self, event: Mapping[str, Any]) -> None:
         """Note where the answer stands after a server's event, so that another writer can go on there."""
-        kind, index = event.get("type"), event.get("output_index")
+        kind, index = str(event.get("type")), event.get("output_index")
         response, item, part, text = (event.get(name) for name in ("response", "item", "part", "delta"))
         if isinstance(response, dict):
             self._base |= {k: v for k, v in response.items() if k not in ("status", "output", "usage")}
@@ -314,7 +320,7 @@ class ResponsesEncoder:
         elif kind == "response.output_item.added" and isinstance(item, dict):
             self._write_item(index, dict(item))
         elif kind in _ITEM_OF and index not in self._items:  # the server has not announced the item
-            made = {"id": event.get("item_id"), "type": _ITEM_OF[str(kind)], "status": "in_progress"}
+            made = {"id": event.get("item_id"), "type": _ITEM_OF[kind], "status": "in_progress"}
             self._write_item(index, {**made, "role": "assistant", "content": []})
         if index != self._at:
             return
@@ -324,9 +330,8 @@ class ResponsesEncoder:
         ):
             self._part = dict(part) if isinstance(part, dict) else dict(_EMPTY_PART)
             self._part_at, self._text = at if type(at) is int else 0, []
-        elif kind == "response.content_part.done" and isinstance(part, dict):
-            item = self._items[index]
-            item["content"] = [*(item.get("content") or []), part]
+        elif kind == "response.content_part.done" and isinstance(part, dict) and index in self._items:
+            self._add_part(self._items[index], part)
             self._part, self._text = None, []
         if kind in _ITEM_OF and isinstance(text, str):
             self._text.append(text)

@@ -64,10 +64,11 @@ class CallPieces:
         """Return the place of a piece's call; None for a new call."""
         index, call_id, function = piece.index, piece.id, piece.function
         is_numbered = type(index) is int
+        at: int | None = unnumbered
         if is_numbered:
             at = self._by_index.get(index)
-        else:
-            at = self._with_id(call_id) if call_id else unnumbered
+        elif call_id:
+            at = self._with_id(call_id)
         if at is None or not 0 <= at < len(self._calls):
             return None
         call = self._calls[at]

@@ -208,7 +208,8 @@ class ChatReader(ChunkReader):
 
         The choices are numbered from 0, as clients expect, in their order of appearance.
         """
-        mine, others = [], []
+        mine: list[Any] = []
+        others: list[Any] = []
         for choice in chunk.choices:
             choice.index = self._places.setdefault(choice.index, len(self._places))
             (others if choice.index or mine else mine).append(choice)

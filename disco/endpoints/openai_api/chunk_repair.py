@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from openai.types.chat import ChatCompletionChunk
+from openai.types.chat.chat_completion_chunk import ChoiceDelta
 
 from disco.endpoints.openai_api.sse import ErrorData
 from disco.events import Delta, DeltaKind, ToolCallDelta, Usage
@@ -62,7 +63,14 @@ def json_object(data: bytes) -> dict[str, Any] | None:
         raise MalformedChunkError("JSON that is not an object")
     if body.get("error"):
         raise ServerReportedError(body["error"])
-    return body
+    return _without_names_taken(body) if b"_fields_set" in data else body
+
+
+def _without_names_taken(value: Any) -> Any:
+    """Return JSON without a field of a name that the SDK's `construct` takes for an argument of its own."""
+    if isinstance(value, dict):
+        return {name: _without_names_taken(item) for name, item in value.items() if name != "_fields_set"}
+    return [_without_names_taken(item) for item in value] if isinstance(value, list) else value
 
 
 def document_as_event(body: object) -> bytes | None:
@@ -294,18 +302,20 @@ def _changed(chunk: ChatCompletionChunk, change: Callable[[Any], dict[str, Any]]
 def divided(chunk: ChatCompletionChunk, parts: list[tuple[str, ...]]) -> list[ChatCompletionChunk]:
     """Return a chunk of one choice as one for each of `parts`, which are fields of its content.
 
-    The first has all that is not content, so that nothing is said twice; the last has the usage.
+    The first has all the rest, so that nothing is said twice; the last has the usage.
     """
     delta = chunk.choices[0].delta.model_dump(exclude_unset=True, warnings=False)
+    part_of = {name: number for number, fields in enumerate(parts) for name in fields}
     made = []
     for number, fields in enumerate(parts):
-        kept = {n: v for n, v in delta.items() if n in fields or (number == 0 and n not in _CONTENT)}
-        part = _changed(chunk, lambda choice, kept=kept: {"delta": type(choice.delta).construct(**kept)})
+        kept = {name: value for name, value in delta.items() if part_of.get(name, 0) == number}
+        choice = chunk.choices[0].model_copy(update={"delta": ChoiceDelta.construct(**kept)})
         if number > 0:
-            _without_extra(part.choices[0])
-            if part.choices[0].logprobs is not None:
-                part.choices[0].logprobs = None
-        made.append(part if fields is parts[-1] else part.model_copy(update={"usage": None}))
+            _without_extra(choice)
+            if choice.logprobs is not None:
+                choice.logprobs = None
+        usage = {} if fields is parts[-1] else {"usage": None}
+        made.append(chunk.model_copy(update={"choices": [choice], **usage}))
     return made
 
 
