@@ -38,6 +38,7 @@ from disco.client.chat.routed_results import (
     RoutedParsedResponse,
     RouteOfSource,
     become,
+    readable,
     routed,
 )
 from disco.endpoints.openai_api.call_pieces import CallPieces
@@ -100,7 +101,9 @@ class StreamState(ChatCompletionStreamState[Any]):
     def _taken(self, chunk: ChatCompletionChunk) -> list[tuple[Any, dict[str, Any]]]:
         """Number the calls in a chunk, and take out of it what the SDK would not add up; return that, by choice."""
         taken = []
-        for choice in chunk.choices:
+        for choice in chunk.choices or ():
+            if getattr(choice, "delta", None) is None:
+                continue
             if choice.delta.tool_calls:
                 self._calls.setdefault(choice.index, CallPieces()).place(choice.delta.tool_calls)
             extra = choice.delta.model_extra or {}
@@ -230,7 +233,10 @@ def _evident(stream: RouteOfSource) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        stream._answer_source.fail(error)  # noqa: SLF001 - our own stream
+        told = readable(error)
+        stream._answer_source.fail(told)  # noqa: SLF001 - our own stream
+        if told is not error:
+            raise told from error
         raise
 
 

@@ -15,7 +15,6 @@ import httpx2
 from openai import NotGiven, Omit
 from openai.types.chat import ChatCompletionChunk
 from pydantic import BaseModel
-from pydantic_core import PydanticSerializationError
 
 from disco.client.chat.answer_stream import (
     Reading,
@@ -292,7 +291,7 @@ class ChatEncoder:
     def document(self, deltas: Sequence[Delta], live: LiveSession) -> bytes:
         """Return the `chat.completion`."""
         answer = whole_answer(live, self._chunks, deltas)
-        return _json(answer)
+        return answer.model_dump_json(exclude_unset=True, warnings=False).encode()
 
     def ends_with(self, error: Exception) -> bool:
         """Return False: a chat has no such end."""
@@ -301,11 +300,4 @@ class ChatEncoder:
 
 
 def _event(chunk: ChatCompletionChunk) -> bytes:
-    return b"data: " + _json(chunk) + b"\n\n"
-
-
-def _json(model: BaseModel) -> bytes:
-    try:
-        return model.model_dump_json(exclude_unset=True, warnings=False).encode()
-    except PydanticSerializationError:  # halves of characters, which JSON can have and UTF-8 cannot
-        return json.dumps(model.model_dump(exclude_unset=True, warnings=False)).encode()
+    return b"data: " + chunk.model_dump_json(exclude_unset=True, warnings=False).encode() + b"\n\n"

@@ -29,6 +29,7 @@ from disco.endpoints.openai_api.chunk_repair import (
     logprob_entries,
     mended_choice,
     parts_of,
+    presentable,
     usage_from,
     without_finish,
 )
@@ -145,7 +146,7 @@ class ChatReader(ChunkReader):
                 deltas.append(Delta(text, 1, _TEXT, None, TemplateChunk(template, data, text)))
                 continue
             chunk: ChatCompletionChunk | None = None
-            if not halves:
+            if not halves and b"_fields_set" not in data:
                 with contextlib.suppress(ValidationError):
                     chunk = validate(data)
             chunk = chunk or self._mended(data)
@@ -299,6 +300,7 @@ class ChatReader(ChunkReader):
         body = self._json(data)
         if body is None:
             return None
+        body = presentable(body, data)
         choices = body.get("choices")
         if not isinstance(choices, list) and not isinstance(body.get("usage"), dict):
             return None  # another kind of event, such as a ping

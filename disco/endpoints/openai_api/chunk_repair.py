@@ -26,6 +26,7 @@ __all__ = [
     "logprob_entries",
     "mended_choice",
     "parts_of",
+    "presentable",
     "usage_from",
     "without_finish",
 ]
@@ -63,14 +64,41 @@ def json_object(data: bytes) -> dict[str, Any] | None:
         raise MalformedChunkError("JSON that is not an object")
     if body.get("error"):
         raise ServerReportedError(body["error"])
-    return _without_names_taken(body) if b"_fields_set" in data else body
+    return body
 
 
-def _without_names_taken(value: Any) -> Any:
-    """Return JSON without a field of a name that the SDK's `construct` takes for an argument of its own."""
+def presentable(body: dict[str, Any], data: bytes) -> dict[str, Any]:
+    """Return the JSON in `data` without what no model could be made of, or could be written as JSON again.
+
+    That are halves of characters, a name that the SDK's `construct` takes for an argument of its own, and more levels
+    than pydantic writes. The texts of its choices keep their halves, which may be made whole.
+
+    Raises:
+        MalformedChunkError: it has too many levels.
+    """
+    is_odd = any(mark in data for mark in _ODD) or data.count(b"[") + data.count(b"{") > _MOST_LEVELS
+    if not is_odd:
+        return body
+    choices = body.pop("choices", None)
+    return {**_presentable(body), "choices": _presentable(choices, texts=False)}
+
+
+_ODD = (b"\\ud", b"\\uD", b"\xed", b"_fields_set")
+_MOST_LEVELS = 200
+
+
+def _presentable(value: Any, level: int = 0, *, texts: bool = True) -> Any:
+    if level > _MOST_LEVELS:
+        raise MalformedChunkError("JSON of too many levels")
     if isinstance(value, dict):
-        return {name: _without_names_taken(item) for name, item in value.items() if name != "_fields_set"}
-    return [_without_names_taken(item) for item in value] if isinstance(value, list) else value
+        return {
+            well_formed(name): _presentable(item, level + 1, texts=texts)
+            for name, item in value.items()
+            if name != "_fields_set"
+        }
+    if isinstance(value, list):
+        return [_presentable(item, level + 1, texts=texts) for item in value]
+    return well_formed(value) if texts and isinstance(value, str) else value
 
 
 def document_as_event(body: object) -> bytes | None:
@@ -187,7 +215,7 @@ class Halves:
                 text = text[:-1]
             return well_formed(text)
         if len(place) > _DEPTH:
-            return value
+            return _presentable(value)
         if isinstance(value, dict):
             return {name: self._walk(item, (*place, name), ends=ends) for name, item in value.items()}
         if isinstance(value, list):
