@@ -26,7 +26,6 @@ DIFFERENCES = (
     "An empty value makes way for one of another type, and null says nothing of what an earlier chunk has said.",
     "A list of parts is its text: the SDK hands the list on.",
     "Fields beside the delta are those of all chunks: the SDK's helper takes the first chunk's.",
-    "A document without a finish reason is whole, and has `stop`.",
     "The usage has counts, even where the server gives none, or odd ones.",
 )
 

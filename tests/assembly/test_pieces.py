@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from assembly.asked import asked, document, events
+from assembly.asked import asked, events
 from faults.in_memory import anyio_backend, no_thread  # noqa: F401 - fixtures
 from scripted_server import chunk
 
@@ -263,10 +263,3 @@ async def test_the_only_choice_has_another_number(setup, form):
 async def test_usage_of_any_shape(usage, setup, form):
     answer = await asked(setup, form, events(chunk("a"), {**ENDS, "usage": usage}))
     assert answer.choices[0].message.content == "a"
-
-
-async def test_a_document_without_a_finish_reason_is_complete():
-    body = {"id": "c", "object": "chat.completion", "created": 1, "model": "m"}
-    body["choices"] = [{"index": 0, "message": {"role": "assistant", "content": "x"}, "finish_reason": None}]
-    answer = await asked("backed", "whole", document(body))
-    assert answer.choices[0].message.content == "x"

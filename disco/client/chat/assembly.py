@@ -48,7 +48,7 @@ def assemble(
     parts: dict[int, _Part] = {0: _Part()}
     texts = parts[0].texts
     around: dict[str, Any] = {}  # what a vendor says of the answer, outside its choices
-    given: set[str] = set()
+    has_fingerprint = False
     for delta in (*deltas, last):
         if delta is None:
             continue
@@ -60,12 +60,14 @@ def assemble(
         else:
             chunk = delta
             chunks.ends_with(chunk)
-        given |= chunk.model_fields_set
-        _renew(around, chunk.model_extra or {})
-        _renew(around, {name: getattr(chunk, name, None) for name in _AROUND if name in given})
+        has_fingerprint = has_fingerprint or "system_fingerprint" in chunk.model_fields_set
+        if chunk.model_extra:
+            _renew(around, chunk.model_extra)
+        if chunk.service_tier is not None or chunk.moderation is not None:
+            _renew(around, {name: getattr(chunk, name) for name in _AROUND})
         for choice in chunk.choices:
             parts.setdefault(choice.index, _Part()).add(choice)
-    known = {name: around.pop(name) for name in _AROUND if name in around}
+    known = {name: value for name in _AROUND if (value := around.pop(name, None)) is not None}
     parts[0].finish_reason = finish_reason
     answer: RoutedChatCompletion = like(
         _ANSWER,
@@ -78,7 +80,7 @@ def assemble(
     )
     for name, value in known.items():
         setattr(answer, name, value)
-    if last is not None and "system_fingerprint" not in given:
+    if last is not None and not has_fingerprint:
         answer.__pydantic_fields_set__.discard("system_fingerprint")
     _add(answer, around)
     with_route(answer, route)
@@ -191,25 +193,26 @@ def _copied(value: Any) -> Any:
 def _add_entries(entries: list[Any], new: list[Any]) -> None:
     """Add pieces of entries to a list; what has no index is an entry of its own."""
     for piece in new:
-        entry = next((e for e in reversed(entries) if _are_of_one(e, piece)), None)
-        if entry is None:
-            entries.append(_copied(piece))
+        index = piece.get("index") if isinstance(piece, dict) else None
+        # Only the last ones are written at a time, and a list may be long.
+        for entry in entries[: -_AT_A_TIME - 1 : -1] if type(index) is int else ():
+            if isinstance(entry, dict) and entry.get("index") == index and not _differ(entry, piece):
+                accumulate(entry, piece)
+                break
         else:
-            accumulate(entry, piece)
+            entries.append(_copied(piece))
 
 
-def _are_of_one(entry: Any, piece: Any) -> bool:
-    """Return whether a piece belongs to an entry: they have the same index, and not two ids or two types."""
-    return (
-        isinstance(entry, dict)
-        and isinstance(piece, dict)
-        and type(piece.get("index")) is int
-        and entry.get("index") == piece["index"]
-        and all(
-            not (mine and its) or mine == its
-            for mine, its in ((entry.get(name), piece.get(name)) for name in ("id", "type"))
-        )
-    )
+_AT_A_TIME = 64
+
+
+def _differ(entry: dict[str, Any], piece: dict[str, Any]) -> bool:
+    """Return whether a piece has another id or another type than an entry of the same index."""
+    for name in ("id", "type"):
+        its = piece.get(name)
+        if its and entry.get(name) not in (its, None, ""):
+            return True
+    return False
 
 
 def _longer(so_far: Any, more: Any) -> Any:
@@ -230,8 +233,9 @@ def _longer(so_far: Any, more: Any) -> Any:
             old.extend(entries)
         elif isinstance(entries, list):
             setattr(so_far, name, [*entries])
-    extra: Any = so_far.model_extra
-    _renew(extra, getattr(more, "model_extra", None) or {}, joins=True)
+    if extra := getattr(more, "model_extra", None):
+        mine: Any = so_far.model_extra
+        _renew(mine, extra, joins=True)
     return so_far
 
 

@@ -19,6 +19,7 @@ class _Call:
     type: Any = None
     name: Any = None
     arguments: list[str] = field(default_factory=list)
+    size: int = 0  # characters in the arguments
 
 
 class CallPieces:
@@ -32,6 +33,7 @@ class CallPieces:
     def __init__(self) -> None:
         self._calls: list[_Call] = []
         self._by_index: dict[int, int] = {}  # the server's index: the call that it meant last
+        self._by_id: dict[str, int] = {}
 
     def place(self, pieces: object) -> None:
         """Change the pieces of one chunk in place; what is no piece stays as it is."""
@@ -45,20 +47,23 @@ class CallPieces:
         """`unnumbered`: the call of a piece that has neither index nor id."""
         function: Any = piece.function
         arguments = getattr(function, "arguments", None)
-        at = self._call_of(piece, unnumbered)
-        if at is None:
-            at = len(self._calls)
-            self._calls.append(_Call())
-        if type(piece.index) is int:
-            self._by_index[piece.index] = at
-        piece.index = at
+        at = self._by_index.get(piece.index) if type(piece.index) is int else None
+        if at is None or at != piece.index or not _only_goes_on(piece):  # most pieces do
+            at = self._call_of(piece, unnumbered)
+            if at is None:
+                at = len(self._calls)
+                self._calls.append(_Call())
+            if type(piece.index) is int:
+                self._by_index[piece.index] = at
+            piece.index = at
+            for model, name in ((piece, "id"), (piece, "type"), (function, "name")):
+                _tell_once(model, name, self._calls[at])
+            if self._calls[at].id:
+                self._by_id.setdefault(str(self._calls[at].id), at)
         call = self._calls[at]
-        for model, name in ((piece, "id"), (piece, "type"), (function, "name")):
-            _tell_once(model, name, call)
-        if isinstance(arguments, str):
-            call.arguments.append(arguments)
-        elif arguments:
-            call.arguments = [json.dumps(arguments)]  # an object is whole
+        said = arguments if isinstance(arguments, str) else json.dumps(arguments) if arguments else ""
+        call.arguments.append(said)
+        call.size += len(said)
 
     def _call_of(self, piece: ChoiceDeltaToolCall, unnumbered: int) -> int | None:
         """Return the place of a piece's call; None for a new call."""
@@ -68,12 +73,12 @@ class CallPieces:
         if is_numbered:
             at = self._by_index.get(index)
         elif call_id:
-            at = self._with_id(call_id)
+            at = self._by_id.get(str(call_id))
         if at is None or not 0 <= at < len(self._calls):
             return None
         call = self._calls[at]
         if call_id and call.id:
-            return at if call_id == call.id else self._with_id(call_id)
+            return at if call_id == call.id else self._by_id.get(str(call_id))
         name, arguments = getattr(function, "name", None), getattr(function, "arguments", None)
         if not (name and call.name):
             return at
@@ -82,10 +87,13 @@ class CallPieces:
         is_other = name != call.name
         if is_other and not is_numbered:
             return None
-        return None if (is_other or begins) and _is_whole(call.arguments) else at
+        return None if (is_other or begins) and _is_whole(call) else at
 
-    def _with_id(self, call_id: Any) -> int | None:
-        return next((at for at, call in enumerate(self._calls) if call.id == call_id), None)
+
+def _only_goes_on(piece: ChoiceDeltaToolCall) -> bool:
+    """Return whether a piece has nothing but an index and arguments."""
+    of_function = getattr(piece.function, "model_fields_set", None)
+    return piece.model_fields_set == {"index", "function"} and of_function == {"arguments"}
 
 
 def _tell_once(model: Any, name: str, call: _Call) -> None:
@@ -100,9 +108,11 @@ def _tell_once(model: Any, name: str, call: _Call) -> None:
         model.__pydantic_fields_set__.discard(name)  # not null, which would be a value, too
 
 
-def _is_whole(pieces: list[str]) -> bool:
+def _is_whole(call: _Call) -> bool:
     """Return whether the arguments so far are a whole object, which nothing can continue."""
-    text = "".join(pieces).strip()
+    if call.size > _MOST_READ:
+        return False
+    text = "".join(call.arguments).strip()
     if not (text.startswith("{") and text.endswith("}")):
         return False
     try:
@@ -110,3 +120,6 @@ def _is_whole(pieces: list[str]) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
+
+
+_MOST_READ = 65_536  # characters of arguments; this may be asked at every piece

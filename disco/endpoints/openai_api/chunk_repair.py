@@ -120,10 +120,9 @@ def document_as_event(body: object) -> bytes | None:
                 calls = [{**call, "index": at} for at, call in enumerate(calls) if isinstance(call, dict)]
                 message = {**message, "tool_calls": calls}
             rest = {name: value for name, value in choice.items() if name != "message"}
-            made.append({**rest, "delta": message})
+            made.append({"finish_reason": "stop", **rest, "delta": message})
         else:
-            made.append(dict(choice))
-        made[-1]["finish_reason"] = choice.get("finish_reason") or "stop"  # a document is whole
+            made.append({"finish_reason": "stop", **choice})
     return json.dumps({**body, "object": "chat.completion.chunk", "choices": made}).encode()
 
 
