@@ -13,7 +13,8 @@ import httpx2
 from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletionChunk
 
-from disco.client.chat.chat_chunks import ChatChunks, RoutedChatCompletion, assemble
+from disco.client.chat.assembly import assemble
+from disco.client.chat.chat_chunks import ChatChunks, RoutedChatCompletion
 from disco.client.chat.routed_results import LiveSource
 from disco.client.chat.stream_types import DiscoStream, not_complete
 from disco.client.live_driver import LiveSession
@@ -309,14 +310,10 @@ def last_chunk(live: LiveSession) -> Any:
 def answer_usage(live: LiveSession) -> CompletionUsage:
     """Return one usage for one answer: its prompt once, its own tokens once. The route has the losers' usage."""
     session = live.session
-    given: CompletionUsage | None = getattr(last_chunk(live), "usage", None)
-    if (
-        given is not None
-        and len(session.transcript.segments) == 1
-        and given.prompt_tokens
-        and given.completion_tokens
-    ):
-        return given  # with all details
+    given: Any = getattr(last_chunk(live), "usage", None)
+    counts = getattr(given, "prompt_tokens", None), getattr(given, "completion_tokens", None)
+    if len(session.transcript.segments) == 1 and all(counts):
+        return cast("CompletionUsage", given)  # with all details
     prompt, completion = session.config.prompt_tokens, session.transcript.tokens
     first = session.transcript.first_writer
     if first is not None and first.usage is not None and first.usage.prompt_tokens:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, cast
 
 from openai.types import CompletionUsage
-from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionMessage
-from openai.types.chat.chat_completion import Choice, ChoiceLogprobs
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.chat.chat_completion_chunk import Choice as ChunkChoice
 from openai.types.chat.chat_completion_chunk import (
     ChoiceDelta,
@@ -17,6 +16,7 @@ from openai.types.chat.chat_completion_chunk import (
     ChoiceDeltaToolCallFunction,
 )
 from openai.types.chat.chat_completion_chunk import ChoiceLogprobs as ChunkLogprobs
+from pydantic import ValidationError
 
 from disco.client.chat.stream_types import not_complete
 from disco.endpoints.openai_api.chunk_template import TemplateChunk, remade
@@ -25,7 +25,7 @@ from disco.events import Delta, DeltaKind, ToolCallDelta
 if TYPE_CHECKING:
     from disco.session.records.route_record import RouteRecord
 
-__all__ = ["ChatChunks", "RouteOfAnswer", "RoutedChatCompletion", "assemble", "with_route"]
+__all__ = ["ChatChunks", "RouteOfAnswer", "RoutedChatCompletion", "like", "with_route"]
 
 # Templates: an object made here is a copy of one of these with some fields replaced. The SDK's `construct` looks at
 # every field's type anew, which takes twenty times as long. A template also determines which fields count as set.
@@ -35,11 +35,6 @@ _CHUNK_CHOICE = ChunkChoice.construct(index=0, delta=_EMPTY, finish_reason=None,
 _CHUNK = ChatCompletionChunk.construct(
     id="", choices=[], created=0, model="", object="chat.completion.chunk", system_fingerprint=None
 )
-_MESSAGE = ChatCompletionMessage.construct(role="assistant", content=None)
-_CHOICE = Choice.construct(index=0, finish_reason="stop", message=_MESSAGE, logprobs=None)
-# Most deltas hold no other field. Dumping these deltas to merge them would triple the time for a chunk.
-_TEXT_FIELDS = {"content", "role"}
-_AROUND = ("service_tier", "moderation")
 _TEXT = DeltaKind.TEXT
 
 
@@ -75,11 +70,10 @@ class ChatChunks:
         if delta.reasoning or delta.tool_calls:
             made = _typed(delta, role)
         else:
-            made = _like(_DELTA, content=delta.text, role=role)
+            made = like(_DELTA, content=delta.text, role=role)
         self._role_sent = True
         self._roles.add(0)
-        logprobs = None if delta.logprobs is None else ChunkLogprobs.model_validate(delta.logprobs)
-        return self._envelope([_like(_CHUNK_CHOICE, delta=made, logprobs=logprobs)])
+        return self._envelope([like(_CHUNK_CHOICE, delta=made, logprobs=_logprobs(delta.logprobs))])
 
     def _give_role_once(self, raw: ChatCompletionChunk) -> None:
         """Take the role out of a chunk if another one has given it: the SDK's helpers join roles as they join texts."""
@@ -124,15 +118,15 @@ class ChatChunks:
             self.ends_with(raw)
         if raw is not None and raw.choices and raw.choices[0].finish_reason == finish_reason:
             identity = {"id": self.id, "created": self.created, "model": self.model} if self.id else {}
-            made: ChatCompletionChunk = _like(raw, **identity, usage=None)
+            made: ChatCompletionChunk = like(raw, **identity, usage=None)
             made.__pydantic_fields_set__.discard("usage")
             return made
-        delta = _like(_EMPTY if self._role_sent else _ROLE)
-        return self._envelope([_like(_CHUNK_CHOICE, delta=delta, finish_reason=finish_reason)])
+        delta = like(_EMPTY if self._role_sent else _ROLE)
+        return self._envelope([like(_CHUNK_CHOICE, delta=delta, finish_reason=finish_reason)])
 
     def text_frame(self) -> tuple[bytes, bytes]:
         """Return the bytes before and after the text's JSON string, in the event of a chunk with text only."""
-        made = _like(_CHUNK_CHOICE, delta=ChoiceDelta.construct(content="\0"))
+        made = like(_CHUNK_CHOICE, delta=ChoiceDelta.construct(content="\0"))
         head, tail = self._envelope([made]).model_dump_json(exclude_unset=True).split('"\\u0000"')
         return b"data: " + head.encode(), tail.encode() + b"\n\n"
 
@@ -143,7 +137,7 @@ class ChatChunks:
         return chunk
 
     def _envelope(self, choices: list[ChunkChoice]) -> ChatCompletionChunk:
-        made: ChatCompletionChunk = _like(
+        made: ChatCompletionChunk = like(
             _CHUNK,
             id=self.id,
             choices=choices,
@@ -160,9 +154,18 @@ def _with_text(raw: ChatCompletionChunk, text: str) -> ChatCompletionChunk:
     name = "content" if choice.delta.content else "refusal"
     if getattr(choice.delta, name) in (text, None):
         return raw
-    part = _like(choice.delta, **{name: text})
-    made: ChatCompletionChunk = _like(raw, choices=[_like(choice, delta=part)])
+    part = like(choice.delta, **{name: text})
+    made: ChatCompletionChunk = like(raw, choices=[like(choice, delta=part)])
     return made
+
+
+def _logprobs(given: dict[str, Any] | None) -> ChunkLogprobs | None:
+    if given is None:
+        return None
+    try:
+        return ChunkLogprobs.model_validate(given)
+    except ValidationError:  # a server's, of another shape
+        return ChunkLogprobs.construct(**given)
 
 
 def _typed(delta: Delta, role: str | None) -> ChoiceDelta:
@@ -245,141 +248,11 @@ class RoutedChatCompletion(RouteOfAnswer, ChatCompletion):
     """A `ChatCompletion` with its route record; equal to the plain one and serialised like it."""
 
 
-_ANSWER = RoutedChatCompletion.construct(
-    id="", choices=[], created=0, model="", object="chat.completion", system_fingerprint=None, usage=None
-)
-
-
-def assemble(
-    chunks: ChatChunks,
-    deltas: Sequence[Delta],
-    finish_reason: str,
-    usage: CompletionUsage,
-    route: Callable[[], RouteRecord] | None,
-    last: ChatCompletionChunk | None = None,
-) -> RoutedChatCompletion:
-    """Return the non-streaming answer, made of the deltas that a stream would have carried.
-
-    Every field that a vendor's chunk has in its first choice (refusal, tool calls, reasoning and other
-    extra fields) is merged as the API documents it: strings are joined, tool calls are joined by index.
-
-    Args:
-        chunks: the maker of this answer's chunks.
-        deltas: all deltas of the answer.
-        finish_reason: the finish reason, as the API names it.
-        usage: the usage of the answer.
-        route: writes the route record, once.
-        last: the vendor's chunk with the finish reason, if the writer is a server.
-    """
-    message: dict[str, Any] = {"role": "assistant", "content": None}
-    around: dict[str, Any] = {}  # what a vendor adds to the answer and to its choice, outside the message
-    beside: dict[str, Any] = {}
-    texts: list[str] = []
-    logprobs: list[Any] = []
-    refusals: list[Any] = []
-    for delta in deltas:
-        if chunks.is_as_it_came(delta):
-            texts.append(delta.text)  # other fields are as in the chunk before, already merged
-            continue
-        chunk = chunks.of(delta)
-        around |= _added(chunk)
-        if not chunk.choices:
-            continue
-        choice = chunk.choices[0]
-        beside |= choice.model_extra or {}
-        if choice.delta.content is not None:
-            texts.append(choice.delta.content)
-        if choice.delta.model_extra or not choice.delta.model_fields_set <= _TEXT_FIELDS:
-            _merge(message, choice.delta.model_dump(exclude_none=True, exclude=_TEXT_FIELDS))
-        if choice.logprobs is not None:
-            logprobs.extend(choice.logprobs.content or [])
-            refusals.extend(choice.logprobs.refusal or [])
-    if texts:
-        message["content"] = "".join(texts)
-    for call in message.get("tool_calls", []):
-        call.pop("index", None)
-    found = None
-    if logprobs or refusals:
-        found = ChoiceLogprobs.construct(content=logprobs or None, refusal=refusals or None)
-    whole = (
-        _like(_MESSAGE, content=message["content"])
-        if message.keys() <= _TEXT_FIELDS
-        else ChatCompletionMessage.model_validate(message)
-    )
-    if last is not None:
-        chunks.ends_with(last)
-        around |= _added(last)
-        beside |= (last.choices[0].model_extra or {}) if last.choices else {}
-    known = {name: around.pop(name) for name in _AROUND if name in around}
-    answer: RoutedChatCompletion = _like(
-        _ANSWER,
-        id=chunks.id,
-        choices=[
-            _with_extra(_like(_CHOICE, finish_reason=finish_reason, message=whole, logprobs=found), beside)
-        ],
-        created=chunks.created,
-        model=chunks.model,
-        system_fingerprint=chunks.fingerprint,
-        usage=usage,
-    )
-    for name, value in known.items():
-        setattr(answer, name, value)
-    if last is not None:  # set only where the vendor sets them
-        answer.__pydantic_fields_set__ -= {"system_fingerprint"} - last.model_fields_set
-        if last.choices:
-            answer.choices[0].__pydantic_fields_set__ -= {"logprobs"} - last.choices[0].model_fields_set
-    _with_extra(answer, around)
-    with_route(answer, route)
-    answer._request_id = None  # noqa: SLF001 - public despite its name; several requests, or none
-    return answer
-
-
 def with_route(answer: RouteOfAnswer, route: Callable[[], RouteRecord | None] | None) -> None:
     """Give an answer the function that writes its route record."""
     object.__setattr__(answer, "_route", None if route is None else _Later(route))
 
 
-def _added(chunk: ChatCompletionChunk) -> dict[str, Any]:
-    """Return what a vendor's chunk says about the answer besides its choices."""
-    given = {name: value for name in _AROUND if (value := getattr(chunk, name, None)) is not None}
-    return {**(chunk.model_extra or {}), **given}
-
-
-def _with_extra(model: Any, extra: dict[str, Any]) -> Any:
-    if extra:
-        model.__pydantic_extra__.update(extra)
-    return model
-
-
-def _like(model: Any, /, **fields: Any) -> Any:
+def like(model: Any, /, **fields: Any) -> Any:
+    """Return a copy of a model with other values of some of its fields."""
     return remade(model, {**vars(model), **fields})
-
-
-def _merge(into: dict[str, Any], new: dict[str, Any]) -> None:
-    for key, value in new.items():
-        old = into.get(key)
-        if old is None:
-            into[key] = value
-        elif key == "tool_calls":
-            _merge_calls(old, value)
-        elif isinstance(old, dict) and isinstance(value, dict):
-            _merge(old, value)
-        elif key == "name" and old == value:
-            pass  # some servers repeat the function's name in every piece
-        elif isinstance(old, str) and isinstance(value, str) and key not in {"id", "type"}:
-            into[key] = old + value
-        elif isinstance(old, list) and isinstance(value, list):
-            old.extend(value)
-        else:
-            into[key] = value
-
-
-def _merge_calls(calls: list[dict[str, Any]], pieces: list[dict[str, Any]]) -> None:
-    by_index = {call.get("index"): call for call in calls}
-    for piece in pieces:
-        call = by_index.get(piece.get("index"))
-        if call is None:
-            calls.append(piece)
-            by_index[piece.get("index")] = piece
-        else:
-            _merge(call, {k: v for k, v in piece.items() if k != "index"})

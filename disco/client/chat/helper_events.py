@@ -2,7 +2,8 @@
 
 For every chunk, the SDK dumps the whole message, adds the delta and builds the message anew. A chunk with text only
 makes `content` longer and causes two events. For such a chunk, this module does so directly. It leaves every other
-chunk to the SDK's own code. The resulting objects are equal either way.
+chunk to the SDK's own code. The resulting objects are equal either way, but for what the SDK cannot add up: calls
+without an index of their own, and lists and numbers that it knows nothing of, are put together as in whole answers.
 """
 
 from __future__ import annotations
@@ -28,16 +29,19 @@ from openai.lib.streaming.responses import (
     ResponseStream,
     ResponseStreamManager,
 )
-from openai.types.chat import ChatCompletionChunk
+from openai.types.chat import ChatCompletionChunk, ChatCompletionMessage
 
+from disco.client.chat.assembly import accumulate
 from disco.client.chat.revised_text import retracts_to
 from disco.client.chat.routed_results import (
     RoutedParsedChatCompletion,
     RoutedParsedResponse,
     RouteOfSource,
     become,
+    readable,
     routed,
 )
+from disco.endpoints.openai_api.call_pieces import CallPieces
 from disco.endpoints.openai_api.chunk_template import remade
 
 __all__ = [
@@ -64,6 +68,8 @@ class StreamState(ChatCompletionStreamState[Any]):
         # With a class to parse into, every chunk also changes the parsed result.
         self._may = isinstance(self._rich_response_format, Omit)
         self._like: tuple[Any, Any] | None = None
+        self._calls: dict[Any, CallPieces] = {}  # by choice
+        self._unknown: dict[Any, dict[str, Any]] = {}  # by choice, what the SDK does not add up
 
     def handle_chunk(self, chunk: ChatCompletionChunk) -> Any:
         """As the SDK's: take in a chunk and return its events."""
@@ -74,13 +80,42 @@ class StreamState(ChatCompletionStreamState[Any]):
         like = self._like
         if like is not None and _is_plain(chunk, like[0].snapshot.choices[0].message):
             return self._longer(chunk, *like)
-        events = list(super().handle_chunk(chunk))
+        taken = self._taken(chunk)
+        try:
+            events = list(super().handle_chunk(chunk))
+        finally:
+            for choice, fields in taken:
+                choice.delta.__pydantic_extra__.update(fields)
+                choice.delta.__pydantic_fields_set__ |= fields.keys()
+        for choice, fields in taken:
+            so_far = self._unknown.setdefault(choice.index, {})
+            accumulate(so_far, fields)
+            _put_into(self.current_completion_snapshot.choices[choice.index].message, so_far)
         self._like = None
         if self._may and len(events) == 2 and events[1].type == "content.delta":
             answer = self.current_completion_snapshot
             if len(answer.choices) == 1 and _is_settled(answer.choices[0]):
                 self._like = events[0], events[1]
         return events
+
+    def _taken(self, chunk: ChatCompletionChunk) -> list[tuple[Any, dict[str, Any]]]:
+        """Number the calls in a chunk, and take out of it what the SDK would not add up; return that, by choice."""
+        taken = []
+        for choice in chunk.choices or ():
+            if getattr(choice, "delta", None) is None:
+                continue
+            if choice.delta.tool_calls:
+                self._calls.setdefault(choice.index, CallPieces()).place(choice.delta.tool_calls)
+            extra = choice.delta.model_extra or {}
+            fields = {
+                name: value for name, value in extra.items() if isinstance(value, (list, dict, int, float))
+            }
+            if fields:
+                for name in fields:
+                    extra.pop(name)
+                    choice.delta.__pydantic_fields_set__.discard(name)
+                taken.append((choice, fields))
+        return taken
 
     def _longer(self, chunk: ChatCompletionChunk, whole: Any, text: Any) -> list[Any]:
         answer = whole.snapshot
@@ -96,6 +131,16 @@ class StreamState(ChatCompletionStreamState[Any]):
             remade(whole, {"type": "chunk", "chunk": chunk, "snapshot": answer}),
             remade(text, {"type": "content.delta", "delta": added, "snapshot": content, "parsed": None}),
         ]
+
+
+def _put_into(message: Any, fields: dict[str, Any]) -> None:
+    """Put fields into a message that the SDK has built, as it would have built them."""
+    for name, value in fields.items():
+        if name in type(message).model_fields:
+            message.__dict__[name] = getattr(ChatCompletionMessage.construct(**{name: value}), name)
+        else:
+            message.__pydantic_extra__[name] = value
+        message.__pydantic_fields_set__.add(name)
 
 
 def _is_plain(chunk: Any, message: Any) -> bool:
@@ -188,7 +233,10 @@ def _evident(stream: RouteOfSource) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        stream._answer_source.fail(error)  # noqa: SLF001 - our own stream
+        told = readable(error)
+        stream._answer_source.fail(told)  # noqa: SLF001 - our own stream
+        if told is not error:
+            raise told from error
         raise
 
 

@@ -292,7 +292,7 @@ class ChatEncoder:
     def document(self, deltas: Sequence[Delta], live: LiveSession) -> bytes:
         """Return the `chat.completion`."""
         answer = whole_answer(live, self._chunks, deltas)
-        return answer.model_dump_json(exclude_unset=True).encode()
+        return answer.model_dump_json(exclude_unset=True, warnings=False).encode()
 
     def ends_with(self, error: Exception) -> bool:
         """Return False: a chat has no such end."""
@@ -301,4 +301,4 @@ class ChatEncoder:
 
 
 def _event(chunk: ChatCompletionChunk) -> bytes:
-    return b"data: " + chunk.model_dump_json(exclude_unset=True).encode() + b"\n\n"
+    return b"data: " + chunk.model_dump_json(exclude_unset=True, warnings=False).encode() + b"\n\n"

@@ -16,7 +16,7 @@ from openai.types.responses import ParsedResponse, Response
 
 from disco.client.chat.chat_chunks import RoutedChatCompletion, RouteOfAnswer, with_route
 from disco.client.chat.stream_types import not_complete
-from disco.errors import attach_evidence
+from disco.errors import DiscoError, attach_evidence
 
 if TYPE_CHECKING:
     from disco.client.live_driver import LiveSession
@@ -31,6 +31,7 @@ __all__ = [
     "RoutedResponse",
     "become",
     "parsed_by",
+    "readable",
     "routed",
     "text_of_whole",
 ]
@@ -110,6 +111,28 @@ class RouteOfSource:
         return record
 
 
+# What Python raises where a value is of another kind than expected.
+_OF_SHAPES = (AttributeError, LookupError, RuntimeError, TypeError, AssertionError, UnicodeError)
+
+
+def readable(error: Exception) -> Exception:
+    """Return a `DiscoError` for an error that the SDK's helpers make of an answer of another shape than theirs.
+
+    Any other error is returned as it is: those of the SDK's own types, and those of the application's own code.
+    """
+    frame = error.__traceback__
+    if frame is None or not isinstance(error, _OF_SHAPES):
+        return error
+    while frame.tb_next is not None:
+        frame = frame.tb_next
+    if frame.tb_frame.f_globals.get("__name__", "").partition(".")[0] not in ("openai", "pydantic"):
+        return error
+    return DiscoError(
+        f"The helper of the openai package cannot read this answer ({type(error).__name__}): the server has sent a "
+        "field of another kind than the API's. Read it by create(), or by create(stream=True)."
+    )
+
+
 class _Guarded:
     """The iterator of one of the SDK's streams, whose errors have `partial_text` and `route`.
 
@@ -131,12 +154,16 @@ class _Guarded:
     def __next__(self) -> Any:
         try:
             return next(self._of)
+        except StopIteration:
+            raise
         except Exception as error:
-            if not isinstance(error, StopIteration):
-                self._source.fail(error)
-                if self._close is not None:
-                    self._close()
-                    self._source.fail(error)
+            told = readable(error)
+            self._source.fail(told)
+            if self._close is not None:
+                self._close()
+                self._source.fail(told)
+            if told is not error:
+                raise told from error
             raise
 
     def close(self) -> None:
@@ -152,12 +179,16 @@ class _GuardedAsync(_Guarded):
     async def __anext__(self) -> Any:
         try:
             return await anext(self._of)
+        except StopAsyncIteration:
+            raise
         except Exception as error:
-            if not isinstance(error, StopAsyncIteration):
-                self._source.fail(error)
-                if self._close is not None:
-                    await self._close()
-                    self._source.fail(error)
+            told = readable(error)
+            self._source.fail(told)
+            if self._close is not None:
+                await self._close()
+                self._source.fail(told)
+            if told is not error:
+                raise told from error
             raise
 
     async def aclose(self) -> None:
@@ -225,7 +256,10 @@ def parsed_by(parser: Any, source: AnswerSource) -> Callable[[Any], Any]:
         try:
             return routed(parser(made), source)
         except Exception as error:
-            source.fail(error, text_of_whole(made))
+            told = readable(error)
+            source.fail(told, text_of_whole(made))
+            if told is not error:
+                raise told from error
             raise
 
     return parse

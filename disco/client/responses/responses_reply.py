@@ -19,7 +19,7 @@ from disco.client.live_driver import LiveSession
 from disco.client.responses.responses_request import OWN_ITEM, RESPONSE_ID
 from disco.endpoints.openai_api.chunk_template import remade
 from disco.endpoints.openai_api.error_mapping import FAILED_EVENT
-from disco.events import Delta, DeltaKind
+from disco.events import Delta, DeltaKind, ToolCallDelta
 
 __all__ = ["ResponsesEncoder"]
 
@@ -78,6 +78,7 @@ class ResponsesEncoder:
         self._part_at = 0  # its place in the message
         self._text: list[str] = []  # the text, arguments or reasoning of the part or item so far
         self._call: int | None = None  # the model's index of the call being written
+        self._calls: dict[int, int] = {}  # the places of the calls that were made here, by that index
         self._begun = False  # whether there was an event
         self._is_own = False  # whether any was made here
         self._failed: dict[str, Any] | None = None  # the server's event that says why it gave up
@@ -206,10 +207,26 @@ class ResponsesEncoder:
         for call in delta.tool_calls:
             if call.index != self._call or self._kind != "function_call":
                 self._close()
-                self._call = call.index
-                self._open("function_call", {"call_id": call.id, "name": call.name, "arguments": ""})
+                self._go_to(call)
+            elif call.name:  # only now, or in pieces
+                item = self._items[self._at]
+                item["name"] = f"{item['name']}{call.name}"
             if call.arguments:
                 self._write("function_call", call.arguments)
+
+    def _go_to(self, call: ToolCallDelta) -> None:
+        """Begin a call's item, or go on with it: pieces of several calls may come by turns."""
+        self._call = call.index
+        at = self._calls.get(call.index)
+        if at is None:
+            # The next request must name the call, so it has an id even where the server gives none.
+            call_id = call.id or f"call{OWN_ITEM}{uuid.uuid4().hex}"
+            self._open("function_call", {"call_id": call_id, "name": call.name or "", "arguments": ""})
+            self._calls[call.index] = self._at
+        else:
+            item = self._items[at]
+            self._write_item(at, item)
+            self._text = [item["arguments"]]
 
     def _write(self, kind: str, text: str, *, logprobs: Mapping[str, Any] | None = None) -> None:
         if self._kind != kind:
@@ -218,7 +235,8 @@ class ResponsesEncoder:
             self._open(kind, {**begun, "content": []})
         if kind == "message" and self._part is None:
             self._part = dict(_EMPTY_PART)
-            self._part_at = len(self._items[self._at].get("content") or [])
+            so_far = self._items[self._at].get("content")
+            self._part_at = len(so_far) if isinstance(so_far, list) else 0
             self._emit_part("added", self._part)
         self._text.append(text)
         if kind == "message":
@@ -253,16 +271,21 @@ class ResponsesEncoder:
         item["status"] = "completed"
         if kind == "message" and self._part is not None:
             part = {**self._part, "text": text}
-            item["content"] = [*(item.get("content") or []), part]
+            self._add_part(item, part)
             self._emit_here("response.output_text.done", content_index=self._part_at, text=text, logprobs=[])
             self._emit_part("done", part)
         elif kind == "function_call":
             item["arguments"] = text
-            self._emit_here("response.function_call_arguments.done", name=item["name"], arguments=text)
+            self._emit_here("response.function_call_arguments.done", name=item.get("name"), arguments=text)
         elif kind == "reasoning" and self._text:
             item["content"] = [{"type": "reasoning_text", "text": text}]
             self._emit_here("response.reasoning_text.done", content_index=0, text=text)
         self._emit("response.output_item.done", output_index=self._at, item=dict(item))
+
+    @staticmethod
+    def _add_part(item: dict[str, Any], part: Mapping[str, Any]) -> None:
+        so_far = item.get("content")
+        item["content"] = [*so_far, part] if isinstance(so_far, list) else [part]
 
     # ------------------------------------------------------------------ a server's own events
 
@@ -285,7 +308,7 @@ class ResponsesEncoder:
 
     def _follow(self, event: Mapping[str, Any]) -> None:
         """Note where the answer stands after a server's event, so that another writer can go on there."""
-        kind, index = event.get("type"), event.get("output_index")
+        kind, index = str(event.get("type")), event.get("output_index")
         response, item, part, text = (event.get(name) for name in ("response", "item", "part", "delta"))
         if isinstance(response, dict):
             self._base |= {k: v for k, v in response.items() if k not in ("status", "output", "usage")}
@@ -297,7 +320,7 @@ class ResponsesEncoder:
         elif kind == "response.output_item.added" and isinstance(item, dict):
             self._write_item(index, dict(item))
         elif kind in _ITEM_OF and index not in self._items:  # the server has not announced the item
-            made = {"id": event.get("item_id"), "type": _ITEM_OF[str(kind)], "status": "in_progress"}
+            made = {"id": event.get("item_id"), "type": _ITEM_OF[kind], "status": "in_progress"}
             self._write_item(index, {**made, "role": "assistant", "content": []})
         if index != self._at:
             return
@@ -307,9 +330,8 @@ class ResponsesEncoder:
         ):
             self._part = dict(part) if isinstance(part, dict) else dict(_EMPTY_PART)
             self._part_at, self._text = at if type(at) is int else 0, []
-        elif kind == "response.content_part.done" and isinstance(part, dict):
-            item = self._items[index]
-            item["content"] = [*(item.get("content") or []), part]
+        elif kind == "response.content_part.done" and isinstance(part, dict) and index in self._items:
+            self._add_part(self._items[index], part)
             self._part, self._text = None, []
         if kind in _ITEM_OF and isinstance(text, str):
             self._text.append(text)

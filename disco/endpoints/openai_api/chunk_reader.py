@@ -16,18 +16,20 @@ from typing import Any
 from openai.types.chat import ChatCompletionChunk
 from pydantic import ValidationError
 
+from disco.endpoints.openai_api.call_pieces import CallPieces
 from disco.endpoints.openai_api.chunk_repair import (
     Halves,
     MalformedChunkError,
     ServerReportedError,
+    divided,
     finish_only,
     is_bare,
     json_object,
     log_probabilities,
     logprob_entries,
     mended_choice,
-    only,
     parts_of,
+    presentable,
     usage_from,
     without_finish,
 )
@@ -118,9 +120,12 @@ class ChatReader(ChunkReader):
 
     # Mutable: all attributes, by `read`.
     __slots__ = (
+        "_calls",
         "_choices",
         "_classes",
         "_hides_logprobs",
+        "_others",
+        "_places",
         "_template",
         "_template_made_at",
         "_templates_left",
@@ -134,6 +139,9 @@ class ChatReader(ChunkReader):
         self._classes = classes
         self._choices = choices
         self._hides_logprobs = hides_logprobs
+        self._calls = CallPieces()
+        self._places: dict[int, int] = {}  # the server's index of a choice: its place among them
+        self._others: list[Delta] = []  # those of other choices, to be passed on after the answer's
         self._unfinished = choices
         self._template: ChunkTemplate | None = None
         self._templates_left = _MAX_TEMPLATES if choices == 1 else 0  # that may be made in vain
@@ -149,7 +157,7 @@ class ChatReader(ChunkReader):
                 deltas.append(Delta(text, 1, _TEXT, None, TemplateChunk(template, data, text)))
                 continue
             chunk: ChatCompletionChunk | None = None
-            if not halves:
+            if not halves and b"_fields_set" not in data:
                 with contextlib.suppress(ValidationError):
                     chunk = validate(data)
             chunk = chunk or self._mended(data)
@@ -176,7 +184,11 @@ class ChatReader(ChunkReader):
             if self._choices > 1:
                 self._read_opaque(chunk, deltas)
                 continue
-            choice = choices[0]
+            if choices[0].index or len(choices) > 1 or not self._places:
+                chunk = self._first_choice(chunk)
+                if chunk is None:
+                    continue
+            choice = chunk.choices[0]
             logprobs = choice.logprobs
             if logprobs is not None and self._hides_logprobs:
                 choice.logprobs = None
@@ -199,6 +211,27 @@ class ChatReader(ChunkReader):
                     self._make_template(data, chunk)
             else:
                 self._read_other(chunk, deltas)
+        if self._others:
+            deltas += self._others
+            self._others = []
+
+    def _first_choice(self, chunk: ChatCompletionChunk) -> ChatCompletionChunk | None:
+        """Return the answer's part of a chunk, if it has one; another choice, which nobody asked for, is passed on.
+
+        The choices are numbered from 0, as clients expect, in their order of appearance.
+        """
+        mine: list[Any] = []
+        others: list[Any] = []
+        for choice in chunk.choices:
+            choice.index = self._places.setdefault(choice.index, len(self._places))
+            (others if choice.index or mine else mine).append(choice)
+        if others:
+            content = any(not is_bare(choice.delta) for choice in others)
+            self.tokens += content
+            kind = DeltaKind.TOOL if content else DeltaKind.ROLE
+            raw = chunk.model_copy(update={"choices": others, "usage": None})
+            self._others.append(Delta("", int(content), kind, None, raw))
+        return chunk.model_copy(update={"choices": mine}) if mine else None
 
     def _make_template(self, data: bytes, chunk: ChatCompletionChunk) -> None:
         if self.tokens - self._template_made_at <= _REPAID_AFTER:
@@ -208,10 +241,12 @@ class ChatReader(ChunkReader):
 
     def _read_other(self, chunk: ChatCompletionChunk, deltas: list[Delta]) -> None:
         """Read a chunk that holds more than plain text: reasoning, tools, refusals, roles, or several of them."""
+        if chunk.choices[0].delta.tool_calls:
+            self._calls.place(chunk.choices[0].delta.tool_calls)
         parts = parts_of(chunk)
-        for index, (delta, fields) in enumerate(parts):
-            last = index == len(parts) - 1
-            delta.raw = chunk if len(parts) == 1 else only(chunk, fields, with_usage=last)
+        raws = [chunk] if len(parts) == 1 else divided(chunk, [fields for _, fields in parts])
+        for (delta, _), raw in zip(parts, raws, strict=True):
+            delta.raw = raw
             self.tokens += delta.tokens
             deltas.append(delta)
 
@@ -276,6 +311,7 @@ class ChatReader(ChunkReader):
         body = self._json(data)
         if body is None:
             return None
+        body = presentable(body, data)
         choices = body.get("choices")
         if not isinstance(choices, list) and not isinstance(body.get("usage"), dict):
             return None  # another kind of event, such as a ping

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from openai.types.chat import ChatCompletionChunk
+from openai.types.chat.chat_completion_chunk import ChoiceDelta
 
 from disco.endpoints.openai_api.sse import ErrorData
 from disco.events import Delta, DeltaKind, ToolCallDelta, Usage
@@ -16,6 +17,7 @@ __all__ = [
     "Halves",
     "MalformedChunkError",
     "ServerReportedError",
+    "divided",
     "document_as_event",
     "finish_only",
     "is_bare",
@@ -23,8 +25,8 @@ __all__ = [
     "log_probabilities",
     "logprob_entries",
     "mended_choice",
-    "only",
     "parts_of",
+    "presentable",
     "usage_from",
     "without_finish",
 ]
@@ -65,6 +67,40 @@ def json_object(data: bytes) -> dict[str, Any] | None:
     return body
 
 
+def presentable(body: dict[str, Any], data: bytes) -> dict[str, Any]:
+    """Return the JSON in `data` without what no model could be made of, or could be written as JSON again.
+
+    That are halves of characters, a name that the SDK's `construct` takes for an argument of its own, and more levels
+    than pydantic writes. The texts of its choices keep their halves, which may be made whole.
+
+    Raises:
+        MalformedChunkError: it has too many levels.
+    """
+    is_odd = any(mark in data for mark in _ODD) or data.count(b"[") + data.count(b"{") > _MOST_LEVELS
+    if not is_odd:
+        return body
+    choices = body.pop("choices", None)
+    return {**_presentable(body), "choices": _presentable(choices, texts=False)}
+
+
+_ODD = (b"\\ud", b"\\uD", b"\xed", b"_fields_set")
+_MOST_LEVELS = 200
+
+
+def _presentable(value: Any, level: int = 0, *, texts: bool = True) -> Any:
+    if level > _MOST_LEVELS:
+        raise MalformedChunkError("JSON of too many levels")
+    if isinstance(value, dict):
+        return {
+            well_formed(name): _presentable(item, level + 1, texts=texts)
+            for name, item in value.items()
+            if name != "_fields_set"
+        }
+    if isinstance(value, list):
+        return [_presentable(item, level + 1, texts=texts) for item in value]
+    return well_formed(value) if texts and isinstance(value, str) else value
+
+
 def document_as_event(body: object) -> bytes | None:
     """Return a completion that came as one document as the event of one chunk; None for any other document.
 
@@ -81,7 +117,7 @@ def document_as_event(body: object) -> bytes | None:
         if isinstance(message, dict):
             calls = message.get("tool_calls")
             if isinstance(calls, list):
-                calls = [{"index": at, **call} for at, call in enumerate(calls) if isinstance(call, dict)]
+                calls = [{**call, "index": at} for at, call in enumerate(calls) if isinstance(call, dict)]
                 message = {**message, "tool_calls": calls}
             rest = {name: value for name, value in choice.items() if name != "message"}
             made.append({"finish_reason": "stop", **rest, "delta": message})
@@ -115,15 +151,28 @@ def mended_choice(choice: dict[str, Any], index: int, halves: Halves) -> dict[st
     delta = choice.get("delta")
     delta = dict(delta) if isinstance(delta, dict) else {}
     content = delta.get("content")
-    if isinstance(content, list):  # typed parts, as in messages
-        content = "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
-    delta["content"] = content if isinstance(content, str) else None
+    if isinstance(content, list | dict):  # typed parts, as in messages
+        delta["content"] = _text_of(content, "text")
+        if (thoughts := _text_of(content, "thinking")) and not any(map(delta.get, _REASONING)):
+            delta["reasoning_content"] = thoughts
+    else:
+        delta["content"] = content if isinstance(content, str) else None
     return {
         **Halves().joined({name: value for name, value in choice.items() if name != "delta"}, 0, ends=True),
         "delta": halves.joined(delta, where, ends=reason is not None),
         "index": where,
         "finish_reason": str(reason) if reason is not None else None,
     }
+
+
+def _text_of(value: object, name: str) -> str:
+    """Return the text in a value that should be one: a text, or parts with a text under `name`."""
+    if isinstance(value, str):
+        return value if name == "text" else ""
+    if isinstance(value, dict):
+        inner = value.get(name)
+        return inner if isinstance(inner, str) else _text_of(inner, "text")
+    return "".join(_text_of(part, name) for part in value) if isinstance(value, list) else ""
 
 
 class Halves:
@@ -165,7 +214,7 @@ class Halves:
                 text = text[:-1]
             return well_formed(text)
         if len(place) > _DEPTH:
-            return value
+            return _presentable(value)
         if isinstance(value, dict):
             return {name: self._walk(item, (*place, name), ends=ends) for name, item in value.items()}
         if isinstance(value, list):
@@ -221,11 +270,9 @@ def parts_of(chunk: ChatCompletionChunk) -> list[tuple[Delta, tuple[str, ...]]]:
 def _reasoning_text(given: Mapping[str, Any]) -> str:
     """Return the reasoning text of a delta; servers that give it under several names repeat the same text."""
     for value in given.values():
-        if isinstance(value, str):
-            return well_formed(value)
-    details = given.get("reasoning_details")
-    parts = details if isinstance(details, list) else []
-    return "".join(str(part.get("text") or "") for part in parts if isinstance(part, dict))
+        if text := _text_of(value, "text") or _text_of(value, "summary"):
+            return well_formed(text)
+    return ""
 
 
 def _tool_calls(delta: Any) -> tuple[ToolCallDelta, ...]:
@@ -245,6 +292,8 @@ def _tool_calls(delta: Any) -> tuple[ToolCallDelta, ...]:
 
 def _call_piece(index: int, function: Any, call: Any) -> ToolCallDelta:
     given = (getattr(function, "arguments", None), getattr(call, "id", None), getattr(function, "name", None))
+    if isinstance(given[0], dict):
+        given = (json.dumps(given[0]), *given[1:])
     arguments, call_id, name = (value if isinstance(value, str) else None for value in given)
     return ToolCallDelta(index, arguments or "", call_id, name)
 
@@ -278,26 +327,45 @@ def _changed(chunk: ChatCompletionChunk, change: Callable[[Any], dict[str, Any]]
     return chunk.model_copy(update={"choices": choices})
 
 
-def only(chunk: ChatCompletionChunk, fields: tuple[str, ...], *, with_usage: bool) -> ChatCompletionChunk:
-    """Return a copy whose delta keeps only `fields` of the content."""
+def divided(chunk: ChatCompletionChunk, parts: list[tuple[str, ...]]) -> list[ChatCompletionChunk]:
+    """Return a chunk of one choice as one for each of `parts`, which are fields of its content.
 
-    def change(choice: Any) -> dict[str, Any]:
-        kept = {n: v for n, v in choice.delta.model_dump().items() if n not in _CONTENT or n in fields}
-        rebuilt = type(choice.delta).construct(**kept)
-        return {"delta": rebuilt}
-
-    copy = _changed(chunk, change)
-    return copy if with_usage else copy.model_copy(update={"usage": None})
+    The first has all the rest, so that nothing is said twice; the last has the usage.
+    """
+    delta = chunk.choices[0].delta.model_dump(exclude_unset=True, warnings=False)
+    part_of = {name: number for number, fields in enumerate(parts) for name in fields}
+    made = []
+    for number, fields in enumerate(parts):
+        kept = {name: value for name, value in delta.items() if part_of.get(name, 0) == number}
+        choice = chunk.choices[0].model_copy(update={"delta": ChoiceDelta.construct(**kept)})
+        if number > 0:
+            _without_extra(choice)
+            if choice.logprobs is not None:
+                choice.logprobs = None
+        usage = {} if fields is parts[-1] else {"usage": None}
+        made.append(chunk.model_copy(update={"choices": [choice], **usage}))
+    return made
 
 
 def finish_only(chunk: ChatCompletionChunk) -> ChatCompletionChunk:
     """Return a copy with the finish reason and without content."""
-    return _changed(chunk, lambda choice: {"delta": type(choice.delta).construct(), "logprobs": None})
+    copy = _changed(chunk, lambda choice: {"delta": type(choice.delta).construct(), "logprobs": None})
+    for made, choice in zip(copy.choices, chunk.choices, strict=True):
+        made.__pydantic_fields_set__ = choice.model_fields_set.copy()
+    return copy
 
 
 def without_finish(chunk: ChatCompletionChunk) -> ChatCompletionChunk:
-    """Return a copy with the content and without finish reason and usage."""
-    return _changed(chunk, lambda _: {"finish_reason": None}).model_copy(update={"usage": None})
+    """Return a copy with the content and without what `finish_only` has."""
+    copy = _changed(chunk, lambda _: {"finish_reason": None}).model_copy(update={"usage": None})
+    for choice in copy.choices:
+        _without_extra(choice)
+    return copy
+
+
+def _without_extra(model: Any) -> None:
+    model.__pydantic_fields_set__ -= (model.model_extra or {}).keys()
+    model.__pydantic_extra__ = {}
 
 
 _MOST_TOKENS = 10**9  # longer than any context; a larger figure is taken for an error

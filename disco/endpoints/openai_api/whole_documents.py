@@ -59,6 +59,8 @@ def _response_as_events(body: object) -> list[bytes] | None:
     """Return a response that came as one document as the events of a stream; None for any other document."""
     if not isinstance(body, dict) or not (body.get("object") == "response" or "output" in body):
         return None
+    if not isinstance(body.get("output") or [], list):
+        return None
     return [
         json.dumps({"type": kind, "sequence_number": number, **fields}).encode()
         for number, (kind, fields) in enumerate(_steps(body))

@@ -97,7 +97,7 @@ class RestoredDeltas:
             return delta
         choices = []
         for choice in raw.choices:
-            kept = choice.delta.model_dump(exclude_unset=True)
+            kept = choice.delta.model_dump(exclude_unset=True, warnings=False)
             restored = {
                 name: self._walked(value, ("raw", choice.index, name)) for name, value in kept.items()
             }
@@ -171,6 +171,6 @@ def _with_text(delta: Delta, text: str) -> Delta:
         name = "content" if choice.delta.content else "refusal"
         changed: dict[str, Any] = {"delta": choice.delta.model_copy(update={name: text})}
         if delta.logprobs is not None:
-            changed["logprobs"] = ChoiceLogprobs.model_validate(delta.logprobs)
+            changed["logprobs"] = ChoiceLogprobs.construct(**delta.logprobs)
         raw = raw.model_copy(update={"choices": [choice.model_copy(update=changed)]})
     return replace(delta, text=text, raw=raw)

@@ -46,7 +46,7 @@ def completion(text: str, finish: str | None = None, **more):
 
 LOOK_UP = {"index": 1, "id": "call_1", "type": "function", "function": {"name": "look_up", "arguments": ""}}
 SECOND = {"index": 2, "function": {"arguments": "{}"}}
-CALL = Call(1, "", "call_1", "look_up")
+CALL = Call(0, "", "call_1", "look_up")  # calls are numbered from 0
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ CALL = Call(1, "", "call_1", "look_up")
         ({}, ROLE, ""),
         ({"content": "a", "reasoning_content": None}, TEXT, "a"),
         ({"refusal": "no"}, TEXT, "no"),
-        ({"tool_calls": [LOOK_UP, SECOND]}, TOOL, (CALL, Call(2, "{}"))),
+        ({"tool_calls": [LOOK_UP, SECOND]}, TOOL, (CALL, Call(1, "{}"))),
         ({"tool_calls": [{"function": {"arguments": "{"}}]}, TOOL, (Call(0, "{"),)),  # no index given
         ({"tool_calls": [{"index": 0, "function": {"name": 5, "arguments": 7}}]}, TOOL, (Call(0),)),
         ({"tool_calls": [{"index": [1], "function": {"arguments": "\ud83d"}}]}, TOOL, (Call(0),)),

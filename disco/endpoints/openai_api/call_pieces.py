@@ -1,0 +1,125 @@
+"""Which call a piece of a streamed tool call belongs to."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from openai.types.chat.chat_completion_chunk import ChoiceDeltaToolCall
+
+__all__ = ["CallPieces"]
+
+
+@dataclass(slots=True)
+class _Call:
+    """What was told of a call so far."""
+
+    id: Any = None
+    type: Any = None
+    name: Any = None
+    arguments: list[str] = field(default_factory=list)
+    size: int = 0  # characters in the arguments
+
+
+class CallPieces:
+    """Gives each piece of one answer's calls the index of its call, and tells a call's id, type and name once.
+
+    Whoever puts calls together does so by index alone, joins what is told twice, and takes an empty text for a new
+    value: so do the SDK's helpers. Servers send several calls under one index or without any, and repeat a call's id,
+    type and name in each of its pieces, or leave them empty there. Calls are numbered in their order of appearance.
+    """
+
+    def __init__(self) -> None:
+        self._calls: list[_Call] = []
+        self._by_index: dict[int, int] = {}  # the server's index: the call that it meant last
+        self._by_id: dict[str, int] = {}
+
+    def place(self, pieces: object) -> None:
+        """Change the pieces of one chunk in place; what is no piece stays as it is."""
+        if not isinstance(pieces, list):
+            return
+        for position, piece in enumerate(pieces):
+            if isinstance(piece, ChoiceDeltaToolCall):
+                self._place(piece, position if len(pieces) > 1 else len(self._calls) - 1)
+
+    def _place(self, piece: ChoiceDeltaToolCall, unnumbered: int) -> None:
+        """`unnumbered`: the call of a piece that has neither index nor id."""
+        function: Any = piece.function
+        arguments = getattr(function, "arguments", None)
+        at = self._by_index.get(piece.index) if type(piece.index) is int else None
+        if at is None or at != piece.index or not _only_goes_on(piece):  # most pieces do
+            at = self._call_of(piece, unnumbered)
+            if at is None:
+                at = len(self._calls)
+                self._calls.append(_Call())
+            if type(piece.index) is int:
+                self._by_index[piece.index] = at
+            piece.index = at
+            for model, name in ((piece, "id"), (piece, "type"), (function, "name")):
+                _tell_once(model, name, self._calls[at])
+            if self._calls[at].id:
+                self._by_id.setdefault(str(self._calls[at].id), at)
+        call = self._calls[at]
+        said = arguments if isinstance(arguments, str) else json.dumps(arguments) if arguments else ""
+        call.arguments.append(said)
+        call.size += len(said)
+
+    def _call_of(self, piece: ChoiceDeltaToolCall, unnumbered: int) -> int | None:
+        """Return the place of a piece's call; None for a new call."""
+        index, call_id, function = piece.index, piece.id, piece.function
+        is_numbered = type(index) is int
+        at: int | None = unnumbered
+        if is_numbered:
+            at = self._by_index.get(index)
+        elif call_id:
+            at = self._by_id.get(str(call_id))
+        if at is None or not 0 <= at < len(self._calls):
+            return None
+        call = self._calls[at]
+        if call_id and call.id:
+            return at if call_id == call.id else self._by_id.get(str(call_id))
+        name, arguments = getattr(function, "name", None), getattr(function, "arguments", None)
+        if not (name and call.name):
+            return at
+        # Without an id, a name begins a call, but some servers repeat it in every piece.
+        begins = not isinstance(arguments, str) or arguments.lstrip().startswith("{")
+        is_other = name != call.name
+        if is_other and not is_numbered:
+            return None
+        return None if (is_other or begins) and _is_whole(call) else at
+
+
+def _only_goes_on(piece: ChoiceDeltaToolCall) -> bool:
+    """Return whether a piece has nothing but an index and arguments."""
+    of_function = getattr(piece.function, "model_fields_set", None)
+    return piece.model_fields_set == {"index", "function"} and of_function == {"arguments"}
+
+
+def _tell_once(model: Any, name: str, call: _Call) -> None:
+    """Take a field out of a piece if an earlier piece has told it."""
+    value, known = getattr(model, name, None), getattr(call, name)
+    if not known:
+        setattr(call, name, value)
+    elif name == "name" and value and value != known:
+        call.name = f"{known}{value}"  # the name itself came in pieces
+    elif hasattr(model, name):
+        setattr(model, name, None)
+        model.__pydantic_fields_set__.discard(name)  # not null, which would be a value, too
+
+
+def _is_whole(call: _Call) -> bool:
+    """Return whether the arguments so far are a whole object, which nothing can continue."""
+    if call.size > _MOST_READ:
+        return False
+    text = "".join(call.arguments).strip()
+    if not (text.startswith("{") and text.endswith("}")):
+        return False
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+_MOST_READ = 65_536  # characters of arguments; this may be asked at every piece
