@@ -1,0 +1,471 @@
+"""Every way in: who is asked (set-ups), how (shapes), and what is seen of the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import openai
+from scripted_server import chunk
+from wall.network import CLOCK, NETWORK, Hangs, Request
+from wall.script import TEXT, Reply, Row, rows_of
+
+from disco import AsyncDisco, Backup, Disco
+from disco.dispatch import Preset
+from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
+from disco.endpoints.simulation.simulated_script import SimulatedProfile
+from disco.server import make_app
+
+__all__ = ["REFERENCE", "SETUPS", "SHAPES", "Seen", "Way", "look", "ways"]
+
+FIRST, SECOND, SERVE = 1001, 1002, 1003
+PATIENCE_S = 4000.0  # no cell may take longer; the SDK's own patience is three times 600 s
+PRICE = (1.0, 2.0)
+# The model on the device has the same text, and answers where the server does not.
+_SERVER_FIRST = Preset(dispatch={"policy": "server_only"}, playback={"pace_tps": "off"})
+QUESTION = "Which rivers flow into the North Sea?"
+SHAPES = ("stream", "whole", "helper", "parse", "responses", "responses stream")
+# In which set-ups somebody else is there who would answer.
+SETUPS = {
+    "one server": False,
+    "budget": False,
+    "two alike": False,
+    "backup": True,
+    "device": True,
+    "serve": False,
+    "serve+backup": True,
+}
+SYNC = ("one server", "budget", "backup")
+REFERENCE = "the SDK"
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way in. `helped`: somebody else would answer."""
+
+    setup: str
+    shape: str
+    is_async: bool = True
+
+    @property
+    def helped(self) -> bool:
+        return SETUPS.get(self.setup, False)
+
+    @property
+    def reference(self) -> Way:
+        """The SDK's way of asking the same. A server without Responses: what its chat completions give."""
+        return Way(REFERENCE, self.shape, self.is_async)
+
+    def is_named(self, names: Sequence[str]) -> bool:
+        """Whether one of the names is this way's: a set-up, a shape, both, or `sync`."""
+        own = {self.setup, self.shape, f"{self.setup}/{self.shape}", "async" if self.is_async else "sync"}
+        return not names or not own.isdisjoint(name.replace("_", " ") for name in names)
+
+    def __str__(self) -> str:
+        return f"{self.setup}/{self.shape}" + ("" if self.is_async else "/sync")
+
+
+def ways() -> list[Way]:
+    """All of them, in the order of the table."""
+    both = [Way(setup, shape) for setup in SETUPS for shape in SHAPES]
+    return both + [Way(setup, shape, is_async=False) for setup in SYNC for shape in SHAPES]
+
+
+@dataclass
+class Seen:
+    """What an application can see of an answer, and what its servers can.
+
+    Attributes:
+        text, reasoning, refusal, calls, finish, usage: of the answer; what came before an error, too.
+        more: fields of other kinds.
+        error: the class of what was raised, by name; None: nothing.
+        is_ours: an `OpenAIError`, as an application expects.
+        kinds: its classes, the SDK's among them.
+        status: of an error with a response.
+        requests: how many the row's own server was sent for this.
+        wait_s: until the end, in seconds of the wall's clock.
+    """
+
+    text: str = ""
+    reasoning: str = ""
+    refusal: str = ""
+    calls: list[tuple[Any, Any, Any]] = field(default_factory=list)
+    finish: str | None = None
+    usage: tuple[Any, ...] | None = None
+    more: dict[str, Any] = field(default_factory=dict)
+    error: str | None = None
+    is_ours: bool = True
+    kinds: tuple[str, ...] = ()
+    status: int | None = None
+    says: str = ""
+    requests: int = 0
+    wait_s: float = 0.0
+
+    def answer(self) -> dict[str, Any]:
+        """All that is the answer."""
+        names = ("text", "reasoning", "refusal", "calls", "finish", "usage", "more")
+        return {name: getattr(self, name) for name in names}
+
+    def failed(self, error: BaseException) -> None:
+        self.error = type(error).__name__
+        self.is_ours = isinstance(error, openai.OpenAIError)
+        self.kinds = tuple(k.__name__ for k in type(error).__mro__)
+        self.status = getattr(error, "status_code", None)
+        self.says = " ".join(str(error).split())[:200]
+
+
+# ---------------------------------------------------------------------- who is asked
+
+
+def _good(row: Row) -> Callable[[Request], Reply]:
+    """A server that is in order. It goes on with an answer that a request quotes."""
+
+    def reply(request: Request) -> Reply:
+        means = row.good
+        text = means.get("text")
+        if isinstance(text, str) and isinstance(request.body, dict):
+            last = (request.body.get("messages") or [{}])[-1]
+            begun = last.get("content") if last.get("role") == "assistant" else ""
+            if isinstance(begun, str) and text.startswith(begun):
+                text = text[len(begun) :]
+        lines = []
+        if isinstance(text, str):
+            lines.append(f"say {_json(text)}")
+        calls = [
+            {"index": i, "id": c[0], "type": "function", "function": {"name": c[1], "arguments": c[2]}}
+            for i, c in enumerate(means.get("calls") or ())
+        ]
+        lines += [f"delta {_json({'tool_calls': calls})}"] if calls else []
+        lines += [f"finish {means['finish']}", "usage 9 3", "done"]
+        (made,) = rows_of("\n".join(["[good]", *lines]))
+        return made.reply(request.path, request.body, 1)
+
+    return reply
+
+
+def _json(value: Any) -> str:
+    import json  # noqa: PLC0415
+
+    return json.dumps(value)
+
+
+def _of_row(row: Row) -> Callable[[Request], Reply]:
+    asked = 0
+
+    def reply(request: Request) -> Reply:
+        nonlocal asked
+        if "responses" in request.path and not row.has_responses:
+            return _NO_PATH
+        asked += 1
+        return row.reply(request.path, request.body, asked)
+
+    return reply
+
+
+_NO_PATH = Reply(
+    status=404,
+    headers={"content-type": "application/json"},
+    steps=[b'{"error": {"message": "Unknown request URL", "code": "unknown_url"}}'],
+    is_document=True,
+)
+
+
+def _client(way: Way, row: Row) -> Any:
+    """A client as an application makes it."""
+    settings: dict[str, Any] = {"base_url": f"http://127.0.0.1:{FIRST}/v1", "api_key": "secret-key-1234"}
+    setup = way.setup.removeprefix("serve+").removeprefix("serve") or "one server"
+    if setup == REFERENCE:
+        return (openai.AsyncOpenAI if way.is_async else openai.OpenAI)(**settings)
+    settings["price"] = PRICE
+    if setup == "budget":
+        settings |= {"budget": {"usd": 100.0, "per": "day"}}
+    elif setup in ("backup", "two alike"):
+        backup = Backup(base_url=f"http://127.0.0.1:{SECOND}/v1", api_key="other-key-5678", model="m-2", price=PRICE)
+        settings |= {"backups": [backup]}
+    elif setup == "device":
+        text = row.good.get("text") or TEXT
+        profile = SimulatedProfile(answer=text, prefill_tps=1000.0, decode_tps=100.0)
+        settings |= {"local": SimulatedEndpoint("device", profile, place="device"), "preset": _SERVER_FIRST}
+    return (AsyncDisco if way.is_async else Disco)(**settings)
+
+
+def _served(way: Way, row: Row) -> None:
+    """The network of a cell."""
+    NETWORK.clear()
+    NETWORK.servers[FIRST] = _of_row(row)
+    NETWORK.servers[SECOND] = _of_row(row) if way.setup == "two alike" else _good(row)
+
+
+# ---------------------------------------------------------------------- how
+
+
+class _Format(openai.BaseModel):
+    rivers: list[str]
+
+
+def _asked(row: Row, way: Way) -> dict[str, Any]:
+    """The parameters of a request."""
+    if way.shape.startswith("responses"):
+        ask = {k: v for k, v in row.ask.items() if k in ("temperature", "top_p", "max_tokens")}
+        if "max_tokens" in ask:
+            ask["max_output_tokens"] = ask.pop("max_tokens")
+        if "tools" in row.ask:
+            ask["tools"] = [{"type": "function", **tool["function"], "strict": False} for tool in row.ask["tools"]]
+        return {"model": "m", "input": QUESTION, **ask}
+    messages = [{"role": "user", "content": QUESTION}]
+    asked = {"model": "m", "messages": messages, **row.ask}
+    has_usage = any(c.get("usage") for reply in row.replies for c in reply.chunks)
+    if way.shape in ("stream", "helper") and has_usage:
+        asked.setdefault("stream_options", {"include_usage": True})
+    return asked
+
+
+def look(row: Row, way: Way) -> Any:
+    """One cell: what is seen this way. A coroutine for an asynchronous way."""
+    return _look_async(row, way) if way.is_async else _look_sync(row, way)
+
+
+def _look_sync(row: Row, way: Way) -> Seen:
+    _served(way, row)
+    seen, began = Seen(), CLOCK.now
+    client = _client(way, row)
+    try:
+        steps = _steps(client, row, way, seen)
+        got = None
+        with contextlib.suppress(StopIteration):
+            while True:
+                got = steps.send(got)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is seen
+        seen.failed(error)
+    _count(seen, began)
+    client.close()
+    return seen
+
+
+async def _look_async(row: Row, way: Way) -> Seen:
+    _served(way, row)
+    seen = Seen()
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(_client(way, row))
+        if way.setup.startswith("serve"):
+            NETWORK.apps[SERVE] = make_app(client)
+            asker = openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{SERVE}/v1", api_key="k")
+            client = await stack.enter_async_context(asker)
+        began = CLOCK.now
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await _drive(_steps(client, row, way, seen))
+        except TimeoutError:
+            seen.failed(Hangs())
+        except Exception as error:  # noqa: BLE001 - as above
+            seen.failed(error)
+        _count(seen, began)
+    return seen
+
+
+def _count(seen: Seen, began: float) -> None:
+    seen.wait_s = round(CLOCK.now - began, 3)
+    own = [r for port, r in NETWORK.requests if port == FIRST and QUESTION in r.says]
+    seen.requests = len([r for r in own if "responses" not in r.path]) or len(own)
+
+
+async def _drive(steps: Iterator[Any]) -> None:
+    """Steps with what they ask for awaited."""
+    got: Any = None
+    while True:
+        try:
+            wanted = steps.send(got)  # type: ignore[attr-defined]
+        except StopIteration:
+            return
+        got = wanted
+        if inspect.isawaitable(wanted):
+            try:
+                got = await wanted
+            except StopAsyncIteration:
+                got = _END
+            except Exception as error:  # noqa: BLE001 - of the request
+                steps.throw(error)  # type: ignore[attr-defined]
+                return
+
+
+_END = object()
+
+
+def _next(items: Any) -> Any:
+    """The next item of a stream, or the end."""
+    if hasattr(items, "__anext__"):
+        return items.__anext__()
+    return next(items, _END)
+
+
+def _steps(client: Any, row: Row, way: Way, seen: Seen) -> Iterator[Any]:
+    """The calls of an application, sync or async: what is yielded comes back awaited."""
+    asked = _asked(row, way)
+    match way.shape:
+        case "stream":
+            stream = yield client.chat.completions.create(**asked, stream=True)
+            items = stream.__aiter__() if way.is_async else iter(stream)
+            while (piece := (yield _next(items))) is not _END:
+                _chunk(seen, piece)
+        case "whole":
+            _whole(seen, (yield client.chat.completions.create(**asked)))
+        case "parse":
+            _whole(seen, (yield client.chat.completions.parse(**asked)))
+        case "helper":
+            manager = client.chat.completions.stream(**asked)
+            stream = yield manager.__aenter__() if way.is_async else manager.__enter__()
+            items = stream.__aiter__() if way.is_async else iter(stream)
+            partly = Seen()
+            while (event := (yield _next(items))) is not _END:
+                if event.type == "chunk":
+                    _chunk(partly, event.chunk)
+                    vars(seen).update(partly.answer())
+            final = yield stream.get_final_completion()
+            vars(seen).update(Seen().answer())
+            _whole(seen, final)
+            yield stream.close()
+        case "responses":
+            _response(seen, (yield client.responses.create(**asked)))
+        case "responses stream":
+            stream = yield client.responses.create(**asked, stream=True)
+            items = stream.__aiter__() if way.is_async else iter(stream)
+            while (event := (yield _next(items))) is not _END:
+                if event.type == "response.output_text.delta":
+                    seen.text += event.delta
+                elif event.type in ("response.completed", "response.incomplete"):
+                    text = seen.text
+                    vars(seen).update(Seen().answer())
+                    _response(seen, event.response)
+                    if text and seen.text != text:
+                        seen.more["text of the events"] = text
+                elif event.type in ("response.failed", "error"):
+                    raise openai.APIError(str(getattr(event, "message", "failed")), None, body=None)  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------------- what is seen
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else "" if value is None else _json(_plain(value))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(v) for v in value]
+    return value.to_dict() if isinstance(value, openai.BaseModel) else value
+
+
+def _usage(value: Any) -> tuple[Any, ...] | None:
+    if value is None:
+        return None
+    cached = getattr(getattr(value, "prompt_tokens_details", None), "cached_tokens", None)
+    return (
+        getattr(value, "prompt_tokens", None),
+        getattr(value, "completion_tokens", None),
+        getattr(value, "total_tokens", None),
+        cached,
+    )
+
+
+_OF_A_MESSAGE = ("content", "refusal", "reasoning_content", "reasoning", "tool_calls", "role", "parsed")
+
+
+def _beside(seen: Seen, message: Any) -> None:
+    """Fields that are neither text nor calls, joined as lists and texts where they come in pieces."""
+    for name, value in {**vars(message), **(message.model_extra or {})}.items():
+        if name in _OF_A_MESSAGE or value in (None, [], ""):
+            continue
+        plain, old = _plain(value), seen.more.get(name)
+        both = isinstance(old, (list, str)) and type(old) is type(plain)
+        seen.more[name] = old + plain if both else plain
+
+
+def _chunk(seen: Seen, piece: Any) -> None:
+    """Add a chunk, as applications do."""
+    if getattr(piece, "usage", None) is not None:
+        seen.usage = _usage(piece.usage)
+    for choice in getattr(piece, "choices", None) or []:
+        seen.finish = seen.finish or getattr(choice, "finish_reason", None)
+        delta = getattr(choice, "delta", None)
+        if delta is None:
+            continue
+        if getattr(choice, "index", 0):
+            more = f"text of choice {choice.index}"
+            seen.more[more] = seen.more.get(more, "") + _text(getattr(delta, "content", None))
+            continue
+        seen.text += _text(getattr(delta, "content", None))
+        seen.refusal += _text(getattr(delta, "refusal", None))
+        seen.reasoning += _text(
+            getattr(delta, "reasoning_content", None) or getattr(delta, "reasoning", None)
+        )
+        if getattr(choice, "logprobs", None) is not None:
+            tokens = getattr(choice.logprobs, "content", None) or []
+            seen.more["logprobs"] = seen.more.get("logprobs", 0) + len(tokens)
+        _beside(seen, delta)
+        for call in getattr(delta, "tool_calls", None) or []:
+            _add_call(seen, call)
+
+
+def _add_call(seen: Seen, call: Any) -> None:
+    """Calls of a stream: a piece with another id begins another call; one without an id continues by its index."""
+    function = getattr(call, "function", None)
+    name, text = getattr(function, "name", None), _text(getattr(function, "arguments", None))
+    at = getattr(call, "index", None)
+    known = seen.more.setdefault("_calls at", [])
+    places = [i for i, (index, made) in enumerate(known) if (made == call.id if call.id else index == at)]
+    if not places:
+        if not call.id and known and not isinstance(at, int):
+            places = [len(known) - 1]
+        else:
+            known.append((at, call.id))
+            seen.calls.append((call.id or None, name, text))
+            return
+    old = seen.calls[places[-1]]
+    seen.calls[places[-1]] = (old[0], old[1] or name, (old[2] or "") + text)
+
+
+def _whole(seen: Seen, completion: Any) -> None:
+    seen.usage = _usage(completion.usage)
+    for choice in completion.choices or []:
+        message = choice.message
+        if choice.index:
+            seen.more[f"text of choice {choice.index}"] = _text(message.content)
+            continue
+        seen.finish = seen.finish or choice.finish_reason
+        seen.text += _text(message.content)
+        seen.refusal += _text(getattr(message, "refusal", None))
+        seen.reasoning += _text(
+            getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None)
+        )
+        if getattr(choice, "logprobs", None) is not None:
+            seen.more["logprobs"] = len(getattr(choice.logprobs, "content", None) or [])
+        _beside(seen, message)
+        for call in message.tool_calls or []:
+            function = getattr(call, "function", None)
+            arguments = _text(getattr(function, "arguments", None))
+            seen.calls.append((getattr(call, "id", None) or None, getattr(function, "name", None), arguments))
+
+
+def _response(seen: Seen, response: Any) -> None:
+    for item in response.output or []:
+        if item.type == "message":
+            for part in item.content or []:
+                seen.text += _text(getattr(part, "text", None))
+                seen.refusal += _text(getattr(part, "refusal", None))
+        elif item.type == "function_call":
+            seen.calls.append((item.call_id or None, item.name, item.arguments))
+        elif item.type == "reasoning":
+            parts = [*(item.summary or []), *(getattr(item, "content", None) or [])]
+            seen.reasoning += "".join(_text(getattr(p, "text", None)) for p in parts)
+    usage = response.usage
+    if usage is not None:
+        cached = getattr(getattr(usage, "input_tokens_details", None), "cached_tokens", None)
+        seen.usage = (usage.input_tokens, usage.output_tokens, usage.total_tokens, cached)
+    seen.finish = {"completed": "stop"}.get(response.status, response.status)
+    if response.status == "incomplete":
+        seen.finish = getattr(response.incomplete_details, "reason", None)
