@@ -122,6 +122,7 @@ class Network:
         self.servers: dict[int, Server] = {}
         self.apps: dict[int, Any] = {}
         self.requests: list[tuple[int, Request]] = []
+        self.complaints: list[str] = []
         self.open = 0
 
     def clear(self) -> None:
@@ -344,5 +345,9 @@ def entered() -> Iterator[Network]:
 
 def run(function: Callable[..., Any], *given: Any) -> Any:
     """Await it, in virtual time."""
+    def complain(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        NETWORK.complaints.append(f"{context['message']}: {context.get('exception')!r}")
+
     with CLOCK.held(), asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.get_loop().set_exception_handler(complain)
         return runner.run(function(*given))

@@ -20,6 +20,8 @@ What is sent:
     data TEXT        one event with that data
     raw TEXT         these bytes, with Python's escapes
     repeat N LINE    the line N times
+    ticks N S LINE   the line N times, after S seconds of silence each time
+    event TYPE JSON  an event of the Responses API
     body TEXT        a document instead of a stream; JSON, or any text
     pause S          seconds of silence
     cut, reset       the connection is closed, or reset, before the body's end
@@ -36,8 +38,8 @@ When it is sent: lines behind one of these are a reply of their own; the first t
 
     when FIELD       the request has that field, and it is not false
     when n=1         it is the first request
-    when chat, when responses
-    otherwise        for all others
+    when responses   it is for the Responses API
+    otherwise        for all others; several conditions in one line must all hold
 
 What is asked, what is right, and what differs on purpose:
 
@@ -46,7 +48,9 @@ What is asked, what is right, and what differs on purpose:
     means JSON       what a reader should get: text, calls, finish, usage; otherwise what the SDK makes of it
     means fails      this is no answer: whoever may ask somebody else does
     means refused    every server refuses this request: nobody else is asked
-    ways WAY ...     only these: set-ups, shapes, or both, as `serve` or `backup/stream`
+    words N          the prompt has N more words
+    within S         the longest wait where somebody else may answer, in seconds
+    ways WAY ...     only these: set-ups, shapes, or both, as `serve` or `backup/stream`, `_` for a space
     but WAY: REASON  what differs there on purpose
     about TEXT       where it comes from
 """
@@ -71,9 +75,14 @@ FAILS, REFUSED = "fails", "refused"
 CUT, RESET, REFUSE, DROP = "cut", "reset", "refuse", "drop"
 TEXT = "Rhine and Main"  # what the rows say, where they say nothing of their own
 Step = bytes | float | str
-_PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}}
+_CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+_NOTHING = {"type": "object", "properties": {}, "required": []}
 TOOLS = [
-    {"type": "function", "function": {"name": name, "parameters": _PARAMETERS}} for name in ("weather", "now")
+    {
+        "type": "function",
+        "function": {"name": name, "strict": True, "parameters": {**parameters, "additionalProperties": False}},
+    }
+    for name, parameters in (("weather", _CITY), ("now", _NOTHING))
 ]
 _ENDS = {"CR": b"\r", "CRLF": b"\r\n"}
 _CODES = {
@@ -98,11 +107,15 @@ class Reply:
     is_document: bool = False
 
     def fits(self, path: str, body: Any, number: int) -> bool:
-        if self.when in ("chat", "responses"):
-            return ("responses" in path) == (self.when == "responses")
-        if self.when.startswith("n="):
-            return number == int(self.when[2:])
-        return not self.when or (isinstance(body, dict) and body.get(self.when) not in (None, False))
+        return all(self._holds(condition, path, body, number) for condition in self.when.split())
+
+    @staticmethod
+    def _holds(condition: str, path: str, body: Any, number: int) -> bool:
+        if condition == "responses":
+            return "responses" in path
+        if condition.startswith("n="):
+            return number == int(condition[2:])
+        return isinstance(body, dict) and body.get(condition) not in (None, False)
 
     @property
     def fault(self) -> str | None:
@@ -123,6 +136,8 @@ class Row:
     ask: Mapping[str, Any] = field(default_factory=dict)
     document: Any = None
     means: Any = None
+    words: int = 0
+    within_s: float | None = None
     ways: Sequence[str] = ()
     but: Mapping[str, str] = field(default_factory=dict)
     about: str = ""
@@ -130,7 +145,7 @@ class Row:
     @cached_property
     def has_responses(self) -> bool:
         """It scripts the Responses API; all others have no such path."""
-        return any(reply.when == "responses" for reply in self.replies)
+        return any("responses" in reply.when for reply in self.replies)
 
     @property
     def good(self) -> Mapping[str, Any]:
@@ -187,6 +202,10 @@ class _Reading:
                 self.fields[verb] = json.loads(rest)
             case "means":
                 self.fields[verb] = rest if rest in (FAILS, REFUSED) else json.loads(rest)
+            case "words":
+                self.fields["words"] = int(rest)
+            case "within":
+                self.fields["within_s"] = float(rest)
             case "ways":
                 self.fields[verb] = rest.split()
             case "but":
@@ -239,6 +258,15 @@ class _Body:
                 verb, _, rest = line.partition(" ")
                 for _ in range(int(count)):
                     self.line(verb, rest)
+            case "ticks":
+                count, silence, line = rest.split(" ", 2)
+                for _ in range(int(count)):
+                    self.steps.append(float(silence))
+                    self.line(*line.partition(" ")[::2])
+            case "event":
+                kind, _, body = rest.partition(" ")
+                data = json.dumps({"type": kind, **json.loads(body)})
+                self.steps.append(f"event: {kind}\ndata: {data}\n\n".encode())
             case "pause":
                 self.steps.append(float(rest))
             case "cut" | "reset" | "refuse" | "drop":

@@ -10,6 +10,7 @@ The checkout that is on PYTHONPATH is the one that is tried.
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 import warnings
@@ -25,7 +26,7 @@ if __name__ == "__main__":
 
 from wall.network import entered, run
 from wall.script import FAILS, REFUSED, Row, read_rows
-from wall.verdict import BAD, Cell, Kind, judged, reference_of
+from wall.verdict import BAD, Cell, Kind, judged, plain_of, reference_of
 from wall.ways import SETUPS, SHAPES, SYNC, Seen, Way, look, ways
 
 __all__ = ["PAGE", "Result", "page_of", "played"]
@@ -46,17 +47,20 @@ class Result(NamedTuple):
 def played(rows: Iterable[Row], some: Iterable[Way] | None = None) -> Iterator[Result]:
     """Every row in every way that it has."""
     asked = list(some or ways())
-    with entered(), warnings.catch_warnings():
+    with entered(), warnings.catch_warnings(action="ignore"):
+        logging.disable(logging.CRITICAL)
         for row in rows:
             sdk: dict[Way, Seen] = {}
             for way in asked:
                 if not way.is_named(row.ways):
                     continue
-                reference = reference_of(row, way)
-                if reference not in sdk:
-                    sdk[reference] = _look(row, reference)
+                reference, plain = reference_of(row, way), plain_of(way)
+                for each in (reference, plain):
+                    if each is not None and each not in sdk:
+                        sdk[each] = _look(row, each)
                 seen = _look(row, way)
-                yield Result(row, way, judged(row, way, seen, sdk[reference]), seen, sdk[reference])
+                cell = judged(row, way, seen, sdk[reference], None if plain is None else sdk[plain])
+                yield Result(row, way, cell, seen, sdk[reference])
 
 
 def _look(row: Row, way: Way) -> Seen:

@@ -11,6 +11,9 @@ gives what the row says is no answer and this is one, or an error.
 SDK's answer with a part of it lost; less text before an error; a wait of more than 5 s beyond the SDK's (2 s where
 both end in an error) or a tenth of it; more requests to the server than the SDK's three and one to leave something out.
 
+With its helpers, `.stream()` and `parse()`, the SDK fails of some servers' oddities with what is no `OpenAIError`. The
+same failure is as the SDK; an answer is held to what the SDK gives without them.
+
 **Wrong**: an answer that neither the SDK gives nor the row means; an exception that is no `OpenAIError`; an error of
 another class; nothing at all within three times the SDK's patience.
 
@@ -27,7 +30,7 @@ from typing import Any, NamedTuple
 from wall.script import FAILS, REFUSED, Row
 from wall.ways import Seen, Way
 
-__all__ = ["BAD", "Cell", "Kind", "judged", "reference_of"]
+__all__ = ["BAD", "Cell", "Kind", "judged", "plain_of", "reference_of"]
 
 LONGER_S, ERROR_LATER_S, SHARE = 5.0, 2.0, 0.1
 MOST_REQUESTS = 4
@@ -60,8 +63,21 @@ def reference_of(row: Row, way: Way) -> Way:
     return Way(way.reference.setup, "stream" if way.shape.endswith("stream") else "whole", way.is_async)
 
 
-def judged(row: Row, way: Way, seen: Seen, sdk: Seen) -> Cell:
-    """The verdict; `sdk` is what its `reference_of` gave."""
+def plain_of(way: Way) -> Way | None:
+    """The SDK's way without its helpers, where a way has them."""
+    plain = {"helper": "stream", "parse": "whole"}.get(way.shape)
+    return None if plain is None else Way(way.reference.setup, plain, way.is_async)
+
+
+def judged(row: Row, way: Way, seen: Seen, sdk: Seen, plain: Seen | None = None) -> Cell:
+    """The verdict.
+
+    Args:
+        sdk: what the way's `reference_of` gave.
+        plain: what the SDK gave without its helpers, where the way has them.
+    """
+    if plain is not None and not sdk.is_ours and seen.error != sdk.error:
+        sdk = plain  # the SDK's helper fails of a server's oddity: the chunks, or the completion, are the measure
     cell = _judged(row, way, seen, sdk)
     reason = next((why for name, why in row.but.items() if way.is_named([name])), None)
     if reason is None:
@@ -70,10 +86,14 @@ def judged(row: Row, way: Way, seen: Seen, sdk: Seen) -> Cell:
 
 
 def _judged(row: Row, way: Way, seen: Seen, sdk: Seen) -> Cell:
+    if seen.complaints:
+        return Cell(Kind.WRONG, f"the event loop was told of {seen.complaints[0]}")
+    if not seen.is_ours and seen.error == sdk.error:
+        return Cell(Kind.SAME, f"raises {seen.error}")
     if not seen.is_ours:
         return Cell(Kind.WRONG, f"raises {seen.error}, which is no OpenAIError: {seen.says}")
     is_added = way.shape.startswith("responses") and not row.has_responses
-    if is_added and seen.status == 404 and not way.helped:
+    if is_added and seen.status == 404 and not way.helped(row):
         return Cell(Kind.SAME, "no Responses API")
     cell = _raised(row, way, seen, sdk) if seen.error else _answered(row, way, seen, sdk)
     if cell.kind in BAD:
@@ -81,6 +101,8 @@ def _judged(row: Row, way: Way, seen: Seen, sdk: Seen) -> Cell:
     slack = ERROR_LATER_S if seen.error and sdk.error else LONGER_S
     if seen.wait_s > sdk.wait_s * (1 + SHARE) + slack:
         return Cell(Kind.WORSE, f"takes {seen.wait_s:g} s, the SDK {sdk.wait_s:g} s")
+    if row.within_s is not None and way.helped(row) and seen.wait_s > row.within_s:
+        return Cell(Kind.WORSE, f"takes {seen.wait_s:g} s, though somebody else may answer")
     if seen.requests > max(sdk.requests, MOST_REQUESTS):
         return Cell(Kind.WORSE, f"sends {seen.requests} requests, the SDK {sdk.requests}")
     return cell
@@ -92,12 +114,12 @@ def _answered(row: Row, way: Way, seen: Seen, sdk: Seen) -> Cell:
     meant = {**theirs, **_facts(row.means, way)} if isinstance(row.means, Mapping) else None
     good = _facts(row.good, way)
     if sdk.error is None and _same(mine, theirs):
-        if row.means == FAILS and way.helped:
+        if row.means == FAILS and way.helped(row):
             return Cell(Kind.WORSE, "no answer, where somebody else would have answered")
         return Cell(Kind.SAME)
     if meant is not None and _same(mine, meant):
         return Cell(Kind.BETTER)
-    if way.helped and all(mine[name] == good[name] for name in good if name != "usage"):
+    if way.helped(row) and all(mine[name] == good[name] for name in good if name != "usage"):
         return Cell(Kind.SAME if sdk.error is None and row.means != FAILS else Kind.BETTER)
     if sdk.error is not None:
         return Cell(Kind.WRONG, f"answers {_few(mine)}, where the SDK raises {sdk.error}")
@@ -107,9 +129,13 @@ def _answered(row: Row, way: Way, seen: Seen, sdk: Seen) -> Cell:
     return Cell(Kind.WORSE if is_lost else Kind.WRONG, why)
 
 
+# What the SDK's helpers raise about an answer that is complete.
+_OF_THE_ANSWER = ("LengthFinishReasonError", "ContentFilterFinishReasonError")
+
+
 def _raised(row: Row, way: Way, seen: Seen, sdk: Seen) -> Cell:
-    has_nothing = not seen.text and not seen.calls
-    if way.helped and row.means != REFUSED and (sdk.error or row.means == FAILS) and has_nothing:
+    has_nothing = not seen.text and not seen.calls and sdk.error not in _OF_THE_ANSWER
+    if way.helped(row) and row.means != REFUSED and (sdk.error or row.means == FAILS) and has_nothing:
         return Cell(Kind.WORSE, f"raises {seen.error}, where somebody else would have answered: {seen.says}")
     if sdk.error is None:
         if row.means == FAILS:
@@ -131,7 +157,8 @@ def _raised(row: Row, way: Way, seen: Seen, sdk: Seen) -> Cell:
     return Cell(Kind.WRONG, f"raises {seen.error} ({seen.status}), the SDK {sdk.error} ({sdk.status}): {seen.says}")
 
 
-_FINISH = {"tool_calls": "stop", "function_call": "stop", "length": "max_output_tokens"}
+# Of a completed response the Responses API gives no reason.
+_FINISH = {"length": "max_output_tokens", "max_output_tokens": "max_output_tokens", "content_filter": "content_filter"}
 
 
 def _facts(answer: Mapping[str, Any], way: Way) -> dict[str, Any]:
@@ -145,13 +172,15 @@ def _facts(answer: Mapping[str, Any], way: Way) -> dict[str, Any]:
         prompt, completion, *rest = facts["usage"]
         total, cached = (*rest, None, None)[:2]
         facts["usage"] = (prompt, completion, total, cached or 0)
+        if not any(type(count) in (int, float, str) for count in (prompt, completion, total)):
+            facts["usage"] = None
     if "more" in facts:
         facts["more"] = {k: v for k, v in facts["more"].items() if not k.startswith("_")}
     if way.shape.startswith("responses"):
         facts.pop("more", None)
         facts.pop("reasoning", None)
         if "finish" in facts:
-            facts["finish"] = _FINISH.get(facts["finish"], facts["finish"])
+            facts["finish"] = _FINISH.get(facts["finish"], "stop")
     return facts
 
 

@@ -46,15 +46,16 @@ REFERENCE = "the SDK"
 
 @dataclass(frozen=True)
 class Way:
-    """A way in. `helped`: somebody else would answer."""
+    """A way in."""
 
     setup: str
     shape: str
     is_async: bool = True
 
-    @property
-    def helped(self) -> bool:
-        return SETUPS.get(self.setup, False)
+    def helped(self, row: Row) -> bool:
+        """Whether somebody else may answer this request: the device's model knows neither tools nor scores."""
+        beyond = {"tools", "logprobs", "n"} & row.ask.keys()
+        return SETUPS.get(self.setup, False) and not (beyond and self.setup == "device")
 
     @property
     def reference(self) -> Way:
@@ -87,6 +88,8 @@ class Seen:
         is_ours: an `OpenAIError`, as an application expects.
         kinds: its classes, the SDK's among them.
         status: of an error with a response.
+        complaints: what the event loop was told of that nobody awaited.
+        opened: the stream, which the application closes.
         requests: how many the row's own server was sent for this.
         wait_s: until the end, in seconds of the wall's clock.
     """
@@ -103,6 +106,8 @@ class Seen:
     kinds: tuple[str, ...] = ()
     status: int | None = None
     says: str = ""
+    complaints: list[str] = field(default_factory=list)
+    opened: Any = None
     requests: int = 0
     wait_s: float = 0.0
 
@@ -208,6 +213,10 @@ class _Format(openai.BaseModel):
     rivers: list[str]
 
 
+def _prompt(row: Row) -> str:
+    return " ".join([QUESTION, *(f"word{i}" for i in range(row.words))])
+
+
 def _asked(row: Row, way: Way) -> dict[str, Any]:
     """The parameters of a request."""
     if way.shape.startswith("responses"):
@@ -215,9 +224,9 @@ def _asked(row: Row, way: Way) -> dict[str, Any]:
         if "max_tokens" in ask:
             ask["max_output_tokens"] = ask.pop("max_tokens")
         if "tools" in row.ask:
-            ask["tools"] = [{"type": "function", **tool["function"], "strict": False} for tool in row.ask["tools"]]
-        return {"model": "m", "input": QUESTION, **ask}
-    messages = [{"role": "user", "content": QUESTION}]
+            ask["tools"] = [{"type": "function", **tool["function"]} for tool in row.ask["tools"]]
+        return {"model": "m", "input": _prompt(row), **ask}
+    messages = [{"role": "user", "content": _prompt(row)}]
     asked = {"model": "m", "messages": messages, **row.ask}
     has_usage = any(c.get("usage") for reply in row.replies for c in reply.chunks)
     if way.shape in ("stream", "helper") and has_usage:
@@ -243,6 +252,9 @@ def _look_sync(row: Row, way: Way) -> Seen:
     except Exception as error:  # noqa: BLE001 - whatever it is, it is seen
         seen.failed(error)
     _count(seen, began)
+    if seen.opened is not None:
+        seen.opened.close()
+        seen.opened = None
     client.close()
     return seen
 
@@ -265,10 +277,14 @@ async def _look_async(row: Row, way: Way) -> Seen:
         except Exception as error:  # noqa: BLE001 - as above
             seen.failed(error)
         _count(seen, began)
+        if seen.opened is not None:
+            await seen.opened.close()
+            seen.opened = None
     return seen
 
 
 def _count(seen: Seen, began: float) -> None:
+    seen.complaints = NETWORK.complaints
     seen.wait_s = round(CLOCK.now - began, 3)
     own = [r for port, r in NETWORK.requests if port == FIRST and QUESTION in r.says]
     seen.requests = len([r for r in own if "responses" not in r.path]) or len(own)
@@ -308,7 +324,7 @@ def _steps(client: Any, row: Row, way: Way, seen: Seen) -> Iterator[Any]:
     asked = _asked(row, way)
     match way.shape:
         case "stream":
-            stream = yield client.chat.completions.create(**asked, stream=True)
+            stream = seen.opened = yield client.chat.completions.create(**asked, stream=True)
             items = stream.__aiter__() if way.is_async else iter(stream)
             while (piece := (yield _next(items))) is not _END:
                 _chunk(seen, piece)
@@ -318,7 +334,7 @@ def _steps(client: Any, row: Row, way: Way, seen: Seen) -> Iterator[Any]:
             _whole(seen, (yield client.chat.completions.parse(**asked)))
         case "helper":
             manager = client.chat.completions.stream(**asked)
-            stream = yield manager.__aenter__() if way.is_async else manager.__enter__()
+            stream = seen.opened = yield manager.__aenter__() if way.is_async else manager.__enter__()
             items = stream.__aiter__() if way.is_async else iter(stream)
             partly = Seen()
             while (event := (yield _next(items))) is not _END:
@@ -328,11 +344,10 @@ def _steps(client: Any, row: Row, way: Way, seen: Seen) -> Iterator[Any]:
             final = yield stream.get_final_completion()
             vars(seen).update(Seen().answer())
             _whole(seen, final)
-            yield stream.close()
         case "responses":
             _response(seen, (yield client.responses.create(**asked)))
         case "responses stream":
-            stream = yield client.responses.create(**asked, stream=True)
+            stream = seen.opened = yield client.responses.create(**asked, stream=True)
             items = stream.__aiter__() if way.is_async else iter(stream)
             while (event := (yield _next(items))) is not _END:
                 if event.type == "response.output_text.delta":
@@ -411,10 +426,17 @@ def _chunk(seen: Seen, piece: Any) -> None:
             _add_call(seen, call)
 
 
+def _called(call: Any) -> tuple[Any, str]:
+    """The name and the arguments of a call, or of a piece of one."""
+    function = getattr(call, "function", None) or getattr(call, "custom", None)
+    if isinstance(function, dict):
+        return function.get("name"), _text(function.get("arguments", function.get("input")))
+    return getattr(function, "name", None), _text(getattr(function, "arguments", getattr(function, "input", None)))
+
+
 def _add_call(seen: Seen, call: Any) -> None:
     """Calls of a stream: a piece with another id begins another call; one without an id continues by its index."""
-    function = getattr(call, "function", None)
-    name, text = getattr(function, "name", None), _text(getattr(function, "arguments", None))
+    name, text = _called(call)
     at = getattr(call, "index", None)
     known = seen.more.setdefault("_calls at", [])
     places = [i for i, (index, made) in enumerate(known) if (made == call.id if call.id else index == at)]
@@ -430,6 +452,9 @@ def _add_call(seen: Seen, call: Any) -> None:
 
 
 def _whole(seen: Seen, completion: Any) -> None:
+    if isinstance(completion, str):  # of another kind than JSON, the SDK gives the body
+        seen.more["body"] = completion
+        return
     seen.usage = _usage(completion.usage)
     for choice in completion.choices or []:
         message = choice.message
@@ -446,9 +471,7 @@ def _whole(seen: Seen, completion: Any) -> None:
             seen.more["logprobs"] = len(getattr(choice.logprobs, "content", None) or [])
         _beside(seen, message)
         for call in message.tool_calls or []:
-            function = getattr(call, "function", None)
-            arguments = _text(getattr(function, "arguments", None))
-            seen.calls.append((getattr(call, "id", None) or None, getattr(function, "name", None), arguments))
+            seen.calls.append((getattr(call, "id", None) or None, *_called(call)))
 
 
 def _response(seen: Seen, response: Any) -> None:
