@@ -204,7 +204,8 @@ def _split(reply: Reply) -> tuple[Sequence[Step], Sequence[Step]]:
 
 
 def _read_s(request: httpx2.Request) -> float | None:
-    return request.extensions.get("timeout", {}).get("read")
+    limit = request.extensions.get("timeout", {}).get("read")
+    return None if limit is None else float(limit)
 
 
 def _send(self: Any, request: httpx2.Request) -> httpx2.Response:
@@ -282,6 +283,7 @@ async def _ask_app(app: Any, request: httpx2.Request, content: bytes) -> httpx2.
         "headers": headers,
     }
     task = asyncio.create_task(serve())
+    task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
     try:
         start = await queue.get()
     except BaseException:

@@ -151,7 +151,9 @@ class Row:
     def good(self) -> Mapping[str, Any]:
         """What a server says that is in order: what the row means, or the usual text."""
         means = self.means if isinstance(self.means, Mapping) else {}
-        return {"text": None if means.get("calls") else TEXT, "finish": "stop", **means}
+        said = "".join(_said(body) for body in self.replies[-1].chunks)
+        text = None if means.get("calls") else TEXT if TEXT.startswith(said) else said
+        return {"text": text, "finish": "stop", **means}
 
     def reply(self, path: str, body: Any, number: int) -> Reply:
         """The reply to a request; a document where a stream was not asked for."""
@@ -324,6 +326,13 @@ def _chunk(verb: str, rest: str) -> Any:
     raise ValueError(f"no such line: {verb}")
 
 
+def _said(body: Any) -> str:
+    """The text of a chunk."""
+    deltas = [choice.get("delta") or {} for choice in body.get("choices") or [] if not choice.get("index")]
+    texts = [delta.get("content") for delta in deltas]
+    return "".join(text for text in texts if isinstance(text, str))
+
+
 def _text(rest: str) -> str:
     return json.loads(rest) if rest.startswith('"') else rest
 
@@ -358,7 +367,7 @@ def _as_document(reply: Reply, document: Any) -> Reply:
     data = json.dumps(body, ensure_ascii=False).encode()
     headers = {**reply.headers, "content-type": "application/json"}
     if code := headers.get("content-encoding"):
-        data = _CODES[code](data)
+        data = _CODES.get(code, bytes)(data)
     end = [data] if reply.fault is None else [data[: len(data) // 2], reply.fault]
     return replace(reply, headers=headers, steps=[reply.wait_s, *end], is_document=True)
 

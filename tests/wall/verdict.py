@@ -113,9 +113,10 @@ def _answered(row: Row, way: Way, seen: Seen, sdk: Seen) -> Cell:
     theirs = _facts(sdk.answer(), way)
     meant = {**theirs, **_facts(row.means, way)} if isinstance(row.means, Mapping) else None
     good = _facts(row.good, way)
-    if sdk.error is None and _same(mine, theirs):
-        if row.means == FAILS and way.helped(row):
-            return Cell(Kind.WORSE, "no answer, where somebody else would have answered")
+    is_same = sdk.error is None and (_same(mine, theirs) or (_is_empty(mine) and _is_empty(theirs)))
+    if is_same and way.helped(row) and _is_none(row, sdk, way):
+        return Cell(Kind.WORSE, "no answer, where somebody else would have answered")
+    if is_same:
         return Cell(Kind.SAME)
     if meant is not None and _same(mine, meant):
         return Cell(Kind.BETTER)
@@ -133,12 +134,23 @@ def _answered(row: Row, way: Way, seen: Seen, sdk: Seen) -> Cell:
 _OF_THE_ANSWER = ("LengthFinishReasonError", "ContentFilterFinishReasonError")
 
 
+def _is_none(row: Row, sdk: Seen, way: Way) -> bool:
+    """Whether the SDK has no answer: it raises, or what it gives is none by what the row says."""
+    is_missed = isinstance(row.means, Mapping) and bool(row.good.get("text")) and _is_empty(sdk.answer())
+    return sdk.error is not None or row.means == FAILS or is_missed
+
+
+def _is_empty(facts: Mapping[str, Any]) -> bool:
+    return not any(facts.get(name) for name in ("text", "reasoning", "refusal", "calls"))
+
+
 def _raised(row: Row, way: Way, seen: Seen, sdk: Seen) -> Cell:
     has_nothing = not seen.text and not seen.calls and sdk.error not in _OF_THE_ANSWER
-    if way.helped(row) and row.means != REFUSED and (sdk.error or row.means == FAILS) and has_nothing:
+    is_none = _is_none(row, sdk, way)
+    if way.helped(row) and row.means != REFUSED and is_none and has_nothing:
         return Cell(Kind.WORSE, f"raises {seen.error}, where somebody else would have answered: {seen.says}")
     if sdk.error is None:
-        if row.means == FAILS:
+        if is_none:
             return Cell(Kind.BETTER)
         return Cell(Kind.WORSE, f"raises {seen.error}, where the SDK answers: {seen.says}")
     if "stream" in way.shape or way.shape == "helper":
@@ -151,8 +163,9 @@ def _raised(row: Row, way: Way, seen: Seen, sdk: Seen) -> Cell:
     is_same = sdk.error in seen.kinds and (sdk.status is None or sdk.status == seen.status)
     # Behind a server, the connection that failed is not the client's own.
     is_behind = way.setup.startswith("serve") and sdk.status is None and "APIError" in seen.kinds
-    # What several servers said is one error of them all, and what was tried again may have ended otherwise.
-    if is_same or is_behind:
+    # The same error within a stream has no status, but its words.
+    is_within = any(c.get("error") for r in row.replies for c in r.chunks) and "APIError" in seen.kinds
+    if is_same or is_behind or (is_within and seen.error != "IncompleteAnswerError"):
         return Cell(Kind.SAME)
     return Cell(Kind.WRONG, f"raises {seen.error} ({seen.status}), the SDK {sdk.error} ({sdk.status}): {seen.says}")
 

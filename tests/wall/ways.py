@@ -457,11 +457,13 @@ def _whole(seen: Seen, completion: Any) -> None:
         return
     seen.usage = _usage(completion.usage)
     for choice in completion.choices or []:
-        message = choice.message
+        message = getattr(choice, "message", None)
+        if message is None:
+            continue
         if choice.index:
             seen.more[f"text of choice {choice.index}"] = _text(message.content)
             continue
-        seen.finish = seen.finish or choice.finish_reason
+        seen.finish = seen.finish or getattr(choice, "finish_reason", None)
         seen.text += _text(message.content)
         seen.refusal += _text(getattr(message, "refusal", None))
         seen.reasoning += _text(
