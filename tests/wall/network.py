@@ -14,7 +14,6 @@ import contextlib
 import functools
 import json
 import selectors
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from types import ModuleType
@@ -347,6 +346,7 @@ def entered() -> Iterator[Network]:
 
 def run(function: Callable[..., Any], *given: Any) -> Any:
     """Await it, in virtual time."""
+
     def complain(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         NETWORK.complaints.append(f"{context['message']}: {context.get('exception')!r}")
 

@@ -80,7 +80,11 @@ _NOTHING = {"type": "object", "properties": {}, "required": []}
 TOOLS = [
     {
         "type": "function",
-        "function": {"name": name, "strict": True, "parameters": {**parameters, "additionalProperties": False}},
+        "function": {
+            "name": name,
+            "strict": True,
+            "parameters": {**parameters, "additionalProperties": False},
+        },
     }
     for name, parameters in (("weather", _CITY), ("now", _NOTHING))
 ]

@@ -19,19 +19,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).parents[2]
 if __name__ == "__main__":
-    sys.path[:0] = [str(ROOT / "tests" / part) for part in ("", "support", "support/servers")]
+    tests = Path(__file__).parents[1]
+    sys.path[:0] = [str(tests / part) for part in ("", "support", "support/servers")]
     os.environ.update(DISCO_STATE="off", DISCO_POWER="off", DISCO_ATTACH="off")
 
 from wall.network import entered, run
-from wall.script import FAILS, REFUSED, Row, read_rows
+from wall.script import Row, read_rows
+from wall.seen import Seen
 from wall.verdict import BAD, Cell, Kind, judged, plain_of, reference_of
-from wall.ways import SETUPS, SHAPES, SYNC, Seen, Way, look, ways
+from wall.ways import SETUPS, SHAPES, SYNC, Way, look, ways
 
 __all__ = ["PAGE", "Result", "page_of", "played"]
 
-PAGE = ROOT / "docs" / "results" / "wild.md"
+PAGE = Path(__file__).parents[2] / "docs" / "results" / "wild.md"
 
 
 class Result(NamedTuple):
@@ -96,7 +97,13 @@ def page_of(results: Iterable[Result]) -> str:
             if result.cell.kind is Kind.PURPOSE:
                 purposes.setdefault((name, result.cell.why), []).append(str(way))
     if purposes:
-        lines += ["", "## Different on purpose", "", "| what the server does | where | why |", "|---|---|---|"]
+        lines += [
+            "",
+            "## Different on purpose",
+            "",
+            "| what the server does | where | why |",
+            "|---|---|---|",
+        ]
         lines += [f"| {name} | {', '.join(where)} | {why} |" for (name, why), where in purposes.items()]
     return "\n".join(lines) + "\n"
 
@@ -127,7 +134,9 @@ somebody beside the server who is in order.
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--rows", default="", help="only rows with this in their names")
-    parser.add_argument("--ways", nargs="*", default=[], help="only these ways, as serve, stream or backup/stream")
+    parser.add_argument(
+        "--ways", nargs="*", default=[], help="only these ways, as serve, stream or backup/stream"
+    )
     parser.add_argument("--all", action="store_true", help="print every cell")
     parser.add_argument("--write", action="store_true", help="write the page of the documentation")
     given = parser.parse_args()

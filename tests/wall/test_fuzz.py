@@ -1,9 +1,10 @@
-"""Mutated streams: an end, an error of the SDK's, and no text lost, whatever a server sends. `wall/fuzz.py` says how."""
+"""Mutated streams: an end, an error of the SDK's, no text lost, whatever a server sends. `wall/fuzz.py` says how."""
 
 from __future__ import annotations
 
 import pytest
-from wall.fuzz import fuzzed, growth, mutated
+from wall.fuzz import fuzzed, growth
+from wall.mutations import mutated
 
 MEGABYTE = 2**20
 

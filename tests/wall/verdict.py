@@ -7,9 +7,10 @@ SDK raises what is no `OpenAIError`, any `OpenAIError` is the same.
 **Better**: the SDK raises and this is the answer that the row means, from its server or from somebody else; or the SDK
 gives what the row says is no answer and this is one, or an error.
 
-**Worse**: an error where the SDK answers, or where somebody else would have answered and the reader has nothing yet; the
-SDK's answer with a part of it lost; less text before an error; a wait of more than 5 s beyond the SDK's (2 s where
-both end in an error) or a tenth of it; more requests to the server than the SDK's three and one to leave something out.
+**Worse**: an error where the SDK answers, or where somebody else would have answered and the reader has nothing yet;
+the SDK's answer with a part of it lost; less text before an error; a wait of more than 5 s and a tenth beyond the
+SDK's (2 s where both end in an error), or of more than a row allows where somebody else may answer; more requests to
+the server than the SDK's three and one to leave something out.
 
 With its helpers, `.stream()` and `parse()`, the SDK fails of some servers' oddities with what is no `OpenAIError`. The
 same failure is as the SDK; an answer is held to what the SDK gives without them.
@@ -17,8 +18,8 @@ same failure is as the SDK; an answer is held to what the SDK gives without them
 **Wrong**: an answer that neither the SDK gives nor the row means; an exception that is no `OpenAIError`; an error of
 another class; nothing at all within three times the SDK's patience.
 
-A server without the Responses API is an error for the SDK. Where disco answers instead, it is held to what the SDK makes
-of the server's chat completion, streamed or not.
+A server without the Responses API is an error for the SDK. Where disco answers instead, it is held to what the SDK
+makes of the server's chat completion, streamed or not.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from wall.script import FAILS, REFUSED, Row
-from wall.ways import Seen, Way
+from wall.seen import Seen
+from wall.ways import Way
 
 __all__ = ["BAD", "Cell", "Kind", "judged", "plain_of", "reference_of"]
 
@@ -167,11 +169,17 @@ def _raised(row: Row, way: Way, seen: Seen, sdk: Seen) -> Cell:
     is_within = any(c.get("error") for r in row.replies for c in r.chunks) and "APIError" in seen.kinds
     if is_same or is_behind or (is_within and seen.error != "IncompleteAnswerError"):
         return Cell(Kind.SAME)
-    return Cell(Kind.WRONG, f"raises {seen.error} ({seen.status}), the SDK {sdk.error} ({sdk.status}): {seen.says}")
+    return Cell(
+        Kind.WRONG, f"raises {seen.error} ({seen.status}), the SDK {sdk.error} ({sdk.status}): {seen.says}"
+    )
 
 
 # Of a completed response the Responses API gives no reason.
-_FINISH = {"length": "max_output_tokens", "max_output_tokens": "max_output_tokens", "content_filter": "content_filter"}
+_FINISH = {
+    "length": "max_output_tokens",
+    "max_output_tokens": "max_output_tokens",
+    "content_filter": "content_filter",
+}
 
 
 def _facts(answer: Mapping[str, Any], way: Way) -> dict[str, Any]:
