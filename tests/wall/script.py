@@ -1,6 +1,7 @@
 """The language of the wall's rows: what a server does, a line for each thing it sends.
 
 A row, in `rows/*.txt`, begins with its name in brackets and goes on, line by line, in the order in which things happen.
+The first line of a file, behind `#`, says what its rows have in common.
 
     [02 an empty finish reason, then the connection is cut]
     means fails
@@ -131,7 +132,7 @@ class Reply:
         return sum((s for s in self.steps if isinstance(s, float)), 0.0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Row:
     """A case: what its server does, what is asked of it, and what is right."""
 
@@ -145,6 +146,7 @@ class Row:
     ways: Sequence[str] = ()
     but: Mapping[str, str] = field(default_factory=dict)
     about: str = ""
+    theme: str = ""
 
     @cached_property
     def has_responses(self) -> bool:
@@ -177,12 +179,15 @@ def read_rows(folder: Path | None = None) -> list[Row]:
 def rows_of(text: str, where: str = "rows") -> list[Row]:
     """The rows of a text. A line that is none of the language raises, with its place."""
     rows: list[_Reading] = []
+    theme = ""
     for number, line in enumerate(text.split("\n"), 1):
+        if line.startswith("# ") and not rows:
+            theme = " ".join([theme, line[2:]]).strip()
         if not line.strip() or line.startswith("#"):
             continue
         try:
             if line.startswith("["):
-                rows.append(_Reading(line.strip()[1:-1]))
+                rows.append(_Reading(line.strip()[1:-1], theme))
             else:
                 rows[-1].line(line)
         except (ValueError, KeyError, IndexError) as error:
@@ -193,8 +198,8 @@ def rows_of(text: str, where: str = "rows") -> list[Row]:
 class _Reading:
     """A row while its lines are read."""
 
-    def __init__(self, name: str) -> None:
-        self.fields: dict[str, Any] = {"name": name, "ask": {}, "but": {}}
+    def __init__(self, name: str, theme: str) -> None:
+        self.fields: dict[str, Any] = {"name": name, "theme": theme, "ask": {}, "but": {}}
         self.replies: list[_Body] = [_Body("")]
 
     def line(self, line: str) -> None:

@@ -10,6 +10,7 @@ The checkout that is on PYTHONPATH is the one that is tried.
 from __future__ import annotations
 
 import argparse
+import itertools
 import logging
 import os
 import sys
@@ -80,17 +81,21 @@ def _signs(results: Mapping[Way, Result], setup: str, is_async: bool) -> str:
 
 def page_of(results: Iterable[Result]) -> str:
     """The page of the documentation."""
-    by_row: dict[str, dict[Way, Result]] = {}
+    by_row: dict[Row, dict[Way, Result]] = {}
     for result in results:
-        by_row.setdefault(result.row.name, {})[result.way] = result
+        by_row.setdefault(result.row, {})[result.way] = result
     counts = Counter(r.cell.kind for row in by_row.values() for r in row.values())
     lines = [ABOUT.format(rows=len(by_row), cells=sum(counts.values()), **{k.name: counts[k] for k in Kind})]
     heads = [setup if is_async else f"{setup}, sync" for setup, is_async in COLUMNS]
-    lines.append("| what the server does | " + " | ".join(heads) + " |")
-    lines.append("|---|" + "---|" * len(heads))
-    for name, row in by_row.items():
-        cells = [f"`{_signs(row, *column)}`" for column in COLUMNS]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    for theme, rows in itertools.groupby(by_row, lambda row: row.theme):
+        heading, _, about = theme.partition(": ")
+        lines += [f"## {heading.rstrip('.')}", "", *([about[:1].upper() + about[1:], ""] if about else [])]
+        lines.append("| what the server does | " + " | ".join(heads) + " |")
+        lines.append("|---|" + "---|" * len(heads))
+        for row in rows:
+            cells = [f"`{_signs(by_row[row], *column)}`" for column in COLUMNS]
+            lines.append(f"| {row.name} | " + " | ".join(cells) + " |")
+        lines.append("")
     purposes: dict[tuple[str, str], list[str]] = {}
     for name, row in by_row.items():
         for way, result in row.items():
@@ -105,7 +110,7 @@ def page_of(results: Iterable[Result]) -> str:
             "|---|---|---|",
         ]
         lines += [f"| {name} | {', '.join(where)} | {why} |" for (name, why), where in purposes.items()]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines).rstrip("\n") + "\n"
 
 
 ABOUT = """<!-- Written by tests/wall/table.py --write: change the rows, and run it. -->

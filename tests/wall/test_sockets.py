@@ -26,7 +26,9 @@ ROWS = [
     for row in read_rows()
     if not row.words
     and not row.has_responses
-    and not any(r.wait_s or r.fault == REFUSE or r.status >= 600 or "location" in r.headers for r in row.replies)
+    and not any(
+        r.wait_s or r.fault == REFUSE or r.status >= 600 or "location" in r.headers for r in row.replies
+    )
     and sum(len(r.steps) for r in row.replies) < 1000
 ]
 

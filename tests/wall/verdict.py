@@ -113,7 +113,9 @@ def _judged(row: Row, way: Way, seen: Seen, sdk: Seen) -> Cell:
 def _answered(row: Row, way: Way, seen: Seen, sdk: Seen) -> Cell:
     mine = _facts(seen.answer(), way)
     theirs = _facts(sdk.answer(), way)
-    meant = {**theirs, **_facts(row.means, way)} if isinstance(row.means, Mapping) else None
+    # What the SDK raised about has no end.
+    known = {name: theirs[name] for name in theirs if not sdk.error or name not in ("finish", "usage")}
+    meant = {**known, **_facts(row.means, way)} if isinstance(row.means, Mapping) else None
     good = _facts(row.good, way)
     is_same = sdk.error is None and (_same(mine, theirs) or (_is_empty(mine) and _is_empty(theirs)))
     if is_same and way.helped(row) and _is_none(row, sdk, way):
