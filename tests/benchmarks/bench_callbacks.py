@@ -153,7 +153,8 @@ async def _asked(
             NETWORK.apps[SERVE] = make_app(client)
             settings["base_url"] = f"http://127.0.0.1:{SERVE}/v1"
             client = await stack.enter_async_context(openai.AsyncOpenAI(**settings))
-        await asyncio.sleep(0)
+        longest[0] = 0.0
+        await asyncio.sleep(0)  # the client was made in another callback
         longest[0] = 0.0
         asked = {"model": "m", "messages": [{"role": "user", "content": "Rivers?"}], **more}
         try:
@@ -162,6 +163,7 @@ async def _asked(
                 await asyncio.sleep(0)  # as a reader who writes each piece somewhere
         except Exception:  # noqa: BLE001 - most of these are meant to fail
             pass
+        await asyncio.sleep(0)  # the end of the callback that is running
         return longest[0]
 
 
@@ -178,10 +180,11 @@ def measured(
 
 
 def shown(table: Columns, name: str, found: dict[str, float]) -> bool:
-    """Print a line; return whether the bound is met."""
-    bound = max(BOUND_MS, 1.1 * found["the SDK"])
-    late = [way for way in WAYS[1:] if found[way] > bound]
-    table.row(name, *(found[way] for way in WAYS), "  over: " + ", ".join(late) if late else "  met")
+    """Print a line; return whether no way is over the bound and over the SDK's own."""
+    slow = [way for way in WAYS[1:] if found[way] > BOUND_MS]
+    late = [way for way in slow if found[way] > 1.1 * found["the SDK"]]
+    verdict = f"over: {', '.join(late)}" if late else "as the SDK" if slow else "met"
+    table.row(name, *(found[way] for way in WAYS), f"  {verdict}")
     return not late
 
 

@@ -181,10 +181,9 @@ class _Body(httpx2.AsyncByteStream, httpx2.SyncByteStream):
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         for step in _played(self._steps, self._read_s):
+            await anyio.sleep(0.0 if isinstance(step, bytes) else step)  # each read of a socket gives others a turn
             if isinstance(step, bytes):
                 yield step
-            else:
-                await anyio.sleep(step)
 
     def close(self) -> None:
         NETWORK.open -= self._is_open

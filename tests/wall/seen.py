@@ -148,7 +148,6 @@ def _add_call(seen: Seen, call: Any) -> None:
 
 def add_whole(seen: Seen, completion: Any) -> None:
     if isinstance(completion, str):  # of another kind than JSON, the SDK gives the body
-        seen.more["body"] = completion
         return
     seen.usage = _usage(completion.usage)
     for choice in completion.choices or []:
