@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
 import random
 import time
-import warnings
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
@@ -27,7 +25,7 @@ os.environ.update(DISCO_STATE="off", DISCO_POWER="off", DISCO_ATTACH="off")
 import openai
 from helpers.measuring import Columns, options
 from scripted_server import chunk, sse
-from wall.network import NETWORK, Request, entered, run
+from wall.network import NETWORK, Request, entered, quiet, run
 from wall.script import Reply, read_rows
 
 from disco import AsyncDisco
@@ -208,9 +206,8 @@ def rows_of_the_wall(rounds: int) -> dict[str, tuple[str, dict[str, float]]]:
 
 def main() -> None:
     given = options(__doc__, rounds=3)
-    logging.disable(logging.CRITICAL)
     is_met = True
-    with entered(), warnings.catch_warnings(action="ignore"):
+    with entered(), quiet():
         measured(lambda: lambda request: events(chunk("x")), {}, 1)  # what is imported at the first answer
         table = Columns(" <46 | " + " | ".join(f"{way} >10.1f" for way in WAYS) + " |   bound <32")
         for name, (reply, more) in inputs().items():

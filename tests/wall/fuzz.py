@@ -13,11 +13,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import logging
 import os
 import sys
 import tracemalloc
-import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -32,7 +30,7 @@ if __name__ == "__main__":
 
 import openai
 from wall.mutations import mutated
-from wall.network import CLOCK, NETWORK, Request, entered, run
+from wall.network import CLOCK, NETWORK, Request, entered, quiet, run
 from wall.script import Reply
 
 from disco import AsyncDisco, Backup
@@ -215,13 +213,8 @@ async def _all(seeds: Sequence[int], note: Callable[[int], None]) -> list[Findin
 
 def fuzzed(seeds: Sequence[int], note: Callable[[int], None] = lambda count: None) -> list[Finding]:
     """What was found; `note` is called after each."""
-    with entered(), warnings.catch_warnings(action="ignore"):
-        disabled = logging.root.manager.disable
-        logging.disable(logging.CRITICAL)
-        try:
-            return run(_all, seeds, note)  # type: ignore[no-any-return]
-        finally:
-            logging.disable(disabled)
+    with entered(), quiet():
+        return run(_all, seeds, note)  # type: ignore[no-any-return]
 
 
 def growth(count: int, after: int) -> tuple[list[Finding], int]:

@@ -13,8 +13,10 @@ import asyncio
 import contextlib
 import functools
 import json
+import logging
 import selectors
 import time
+import warnings
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
@@ -27,7 +29,7 @@ from wall.script import CUT, DROP, REFUSE, RESET, Reply, Step
 
 from disco.client.sync import portal as portal_module
 
-__all__ = ["CLOCK", "NETWORK", "Hangs", "Request", "VirtualLoop", "entered", "run"]
+__all__ = ["CLOCK", "NETWORK", "Hangs", "Request", "VirtualLoop", "entered", "quiet", "run"]
 
 REAL_S = 20.0  # nothing may stand still for so long on the machine's own clock
 _FAULTS = {
@@ -181,7 +183,9 @@ class _Body(httpx2.AsyncByteStream, httpx2.SyncByteStream):
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         for step in _played(self._steps, self._read_s):
-            await anyio.sleep(0.0 if isinstance(step, bytes) else step)  # each read of a socket gives others a turn
+            await anyio.sleep(
+                0.0 if isinstance(step, bytes) else step
+            )  # each read of a socket gives others a turn
             if isinstance(step, bytes):
                 yield step
 
@@ -341,6 +345,18 @@ def entered() -> Iterator[Network]:
         patch.setattr(portal_module.Portal, "run", run_portal)
         NETWORK.clear()
         yield NETWORK
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Nothing is logged, and nobody warned: of ten thousand odd answers there would be much to say."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        logging.disable(disabled)
 
 
 def run(function: Callable[..., Any], *given: Any) -> Any:

@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import logging
 import os
 import sys
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -25,7 +23,7 @@ if __name__ == "__main__":
     sys.path[:0] = [str(tests / part) for part in ("", "support", "support/servers")]
     os.environ.update(DISCO_STATE="off", DISCO_POWER="off", DISCO_ATTACH="off")
 
-from wall.network import entered, run
+from wall.network import entered, quiet, run
 from wall.script import Row, read_rows
 from wall.seen import Seen
 from wall.verdict import BAD, Cell, Kind, judged, plain_of, reference_of
@@ -49,8 +47,7 @@ class Result(NamedTuple):
 def played(rows: Iterable[Row], some: Iterable[Way] | None = None) -> Iterator[Result]:
     """Every row in every way that it has."""
     asked = list(some or ways())
-    with entered(), warnings.catch_warnings(action="ignore"):
-        logging.disable(logging.CRITICAL)
+    with entered(), quiet():
         for row in rows:
             sdk: dict[Way, Seen] = {}
             for way in asked:

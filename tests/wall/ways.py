@@ -22,7 +22,7 @@ from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from disco.server import make_app
 
-__all__ = ["REFERENCE", "SETUPS", "SHAPES", "SYNC", "Way", "look", "ways"]
+__all__ = ["REFERENCE", "SETUPS", "SHAPES", "SYNC", "Way", "client_of", "look", "ways"]
 
 FIRST, SECOND, SERVE = 1001, 1002, 1003
 PATIENCE_S = 4000.0  # no cell may take longer; the SDK's own patience is three times 600 s
@@ -184,15 +184,20 @@ def _asked(row: Row, way: Way) -> dict[str, Any]:
     return asked
 
 
+def client_of(row: Row, way: Way) -> Any:
+    """A client as an application makes it, with the row's server in its network."""
+    _served(way, row)
+    return _client(way, row)
+
+
 def look(row: Row, way: Way) -> Any:
     """One cell: what is seen this way. A coroutine for an asynchronous way."""
     return _look_async(row, way) if way.is_async else _look_sync(row, way)
 
 
 def _look_sync(row: Row, way: Way) -> Seen:
-    _served(way, row)
     seen, began = Seen(), CLOCK.now
-    client = _client(way, row)
+    client = client_of(row, way)
     try:
         steps = _steps(client, row, way, seen)
         got = None
@@ -210,10 +215,9 @@ def _look_sync(row: Row, way: Way) -> Seen:
 
 
 async def _look_async(row: Row, way: Way) -> Seen:
-    _served(way, row)
     seen = Seen()
     async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(_client(way, row))
+        client = await stack.enter_async_context(client_of(row, way))
         if way.setup.startswith("serve"):
             NETWORK.apps[SERVE] = make_app(client)
             asker = openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{SERVE}/v1", api_key="k")
