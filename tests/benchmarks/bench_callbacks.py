@@ -180,7 +180,7 @@ def measured(
 def shown(table: Columns, name: str, found: dict[str, float]) -> bool:
     """Print a line; return whether no way is over the bound and over the SDK's own."""
     slow = [way for way in WAYS[1:] if found[way] > BOUND_MS]
-    late = [way for way in slow if found[way] > 1.1 * found["the SDK"]]
+    late = [way for way in slow if found[way] > 1.25 * found["the SDK"]]
     verdict = f"over: {', '.join(late)}" if late else "as the SDK" if slow else "met"
     table.row(name, *(found[way] for way in WAYS), f"  {verdict}")
     return not late

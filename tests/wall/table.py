@@ -94,18 +94,12 @@ def page_of(results: Iterable[Result]) -> str:
             lines.append(f"| {row.name} | " + " | ".join(cells) + " |")
         lines.append("")
     purposes: dict[tuple[str, str], list[str]] = {}
-    for name, row in by_row.items():
-        for way, result in row.items():
+    for row, found in by_row.items():
+        for way, result in found.items():
             if result.cell.kind is Kind.PURPOSE:
-                purposes.setdefault((name, result.cell.why), []).append(str(way))
+                purposes.setdefault((row.name, result.cell.why), []).append(str(way))
     if purposes:
-        lines += [
-            "",
-            "## Different on purpose",
-            "",
-            "| what the server does | where | why |",
-            "|---|---|---|",
-        ]
+        lines += ["## Different on purpose", "", "| what the server does | where | why |", "|---|---|---|"]
         lines += [f"| {name} | {', '.join(where)} | {why} |" for (name, why), where in purposes.items()]
     return "\n".join(lines).rstrip("\n") + "\n"
 
@@ -129,7 +123,6 @@ A program gives the verdicts: `tests/wall/verdict.py` has the rules, `tests/wall
 A cell has six signs, for a stream, a whole answer, `.stream()`, `parse()`, Responses and streamed Responses; or one,
 where all six are the same. "Two alike" has a backup with the same fault; "backup", "device" and "serve+backup" have
 somebody beside the server who is in order.
-
 """
 
 
