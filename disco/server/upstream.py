@@ -12,7 +12,7 @@ from urllib.parse import quote
 import httpx2
 
 from disco.client import AsyncDisco
-from disco.endpoints.openai_api.error_mapping import sent_secrets
+from disco.endpoints.openai_api.refused.redacted import sent_secrets
 
 __all__ = ["KeyFilter", "hidden_keys", "share_nothing"]
 

@@ -64,7 +64,7 @@ def _cases() -> Iterator[tuple[FailureKind | None, list[Fault]]]:
     yield F.ACCOUNT, [refusal(401, "invalid_api_key"), refusal(402), refusal(403), refusal(451)]
     yield F.ACCOUNT, [refusal(429, "insufficient_quota"), refusal(400, "billing_hard_limit_reached")]
     yield F.MODEL, [refusal(404, "model_not_found"), refusal(400, "model_decommissioned")]
-    yield F.GARBAGE, [refusal(404), refusal(405), refusal(498)]
+    yield F.GARBAGE, [refusal(404), refusal(405)]
     yield F.BAD_REQUEST, [refusal(400), refusal(422)]
     yield F.CONTENT_FILTER, [refusal(400, "content_filter")]
     yield F.INCOMPLETE, [Fault(K.END, moment) for moment in _IN_AN_ANSWER]
