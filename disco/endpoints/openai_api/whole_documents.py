@@ -54,8 +54,8 @@ async def events_of_document(
         ServerReportedError: the document is an error object.
         EndpointFailure: the document is no answer.
     """
-    is_page = first.removeprefix(_BOM)[:1] == b"<" or _content_type(response) == "text/html"
-    if is_page:
+    begins = first.removeprefix(_BOM)[:1]
+    if begins == b"<" or (begins not in (b"{", b"[") and _content_type(response) == "text/html"):
         raise error_mapping.garbage("answered with a web page", response, name=name)
     whole = bytearray(first)
     async for piece in rest:
