@@ -175,12 +175,12 @@ class ChatReader(ChunkReader):
                     chunk = validate(data)
             if chunk is None:
                 chunk = self._mended(data)
-            elif b'"error"' in data:
+                if chunk is None:
+                    if self.done:
+                        break
+                    continue
+            elif (extra := chunk.__pydantic_extra__) and "error" in extra:
                 json_object(data)  # raises what it reports
-            if chunk is None:
-                if self.done:
-                    break
-                continue
             if chunk.usage is not None:
                 self._note_usage(chunk)
             elif self._choices == 1:
@@ -201,6 +201,8 @@ class ChatReader(ChunkReader):
                 self._read_opaque(chunk, deltas)
                 continue
             choice = choices[0]
+            if (extra := choice.__pydantic_extra__) and "error" in extra:
+                json_object(data)
             logprobs = choice.logprobs
             if logprobs is not None and self._hides_logprobs:
                 choice.logprobs = None
@@ -212,7 +214,7 @@ class ChatReader(ChunkReader):
                 continue
             delta = choice.delta
             text = delta.content
-            extra = delta.model_extra
+            extra = delta.__pydantic_extra__
             # Servers that can reason send `"reasoning_content": null` beside every piece of text.
             if text and delta.tool_calls is None and not (extra and any(extra.values())):
                 self.tokens += 1
