@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any, Literal
 
 __all__ = [
+    "Alive",
     "Delta",
     "DeltaKind",
     "Ended",
@@ -116,6 +117,19 @@ class Started:
     """
 
     cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """The endpoint's connection has shown that it lives, though nothing of the answer came.
+
+    Attributes:
+        for_s: its silence says nothing for so long, s: it writes an answer that comes as a whole, or the answer is
+            complete and only its usage may follow. 0: it counts again. None: bytes came, such as a comment between two
+            events.
+    """
+
+    for_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

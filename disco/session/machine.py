@@ -18,7 +18,7 @@ from math import inf
 from disco.candidate import Candidate
 from disco.cost.budget_reservation import BudgetReservation
 from disco.errors import EndpointFailure
-from disco.events import Delta, Ended, Parked, Progress, SeamReport, SpeculationReport, Traffic, Usage
+from disco.events import Alive, Delta, Ended, Parked, Progress, SeamReport, SpeculationReport, Traffic, Usage
 from disco.judging import AgreementJudge
 from disco.plan import Plan
 from disco.playback import Playback
@@ -142,6 +142,13 @@ class Session:
         """Handle the start of an attempt's work, at the end of its wait in a queue."""
         if self.attempts[number].active:
             self._attempts.began(self.attempts[number], now)
+        return self._noted(now, [])
+
+    def alive(self, number: int, alive: Alive, now: float) -> list[Effect]:
+        """Handle a sign of life of an attempt's connection, which may excuse its silence for a while."""
+        state = self.attempts[number]
+        if state.active and alive.for_s is not None:
+            self._attempts.excused(state, now + alive.for_s)
         return self._noted(now, [])
 
     def deltas(self, number: int, deltas: list[Delta], now: float) -> list[Effect]:

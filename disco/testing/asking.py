@@ -7,7 +7,7 @@ from typing import Any
 
 from disco.endpoints.contract import Attempt, Endpoint, Event
 from disco.errors import EndpointFailure
-from disco.events import Delta, DeltaKind, Ended, Parked, Progress, Started
+from disco.events import Alive, Delta, DeltaKind, Ended, Parked, Progress, Started
 from disco.request import Prefix, Request
 from disco.testing.subject import Subject
 
@@ -65,6 +65,8 @@ async def collect(
     first, before = True, attempt.usage
     async for event in attempt:
         assert ended is None, "something came after Ended"
+        if isinstance(event, Alive):
+            continue
         usage = attempt.usage
         assert 0 <= usage.cached_tokens <= usage.prompt_tokens
         assert usage.completion_tokens >= max(before.completion_tokens, tokens_of(batches))
@@ -114,8 +116,8 @@ async def failure_of(attempt: Attempt) -> EndpointFailure:
 
 
 async def next_event(attempt: Attempt) -> Event:
-    """Return the next event that is not `Started`."""
-    while isinstance(event := await anext(attempt), Started):
+    """Return the next event that is neither `Started` nor `Alive`."""
+    while isinstance(event := await anext(attempt), Started | Alive):
         pass
     return event
 

@@ -105,22 +105,20 @@ def chat_request(
     headers: Mapping[str, str] | None = None,
     query: Mapping[str, object] | None = None,
 ) -> Request:
-    """Return the request of a `/chat/completions` body; `stream` is left out, and `include_usage`.
+    """Return the request of a `/chat/completions` body.
 
     Raises:
         TypeError: `messages` or `model` is missing.
         NoEndpointError: a field has a wrong type or is out of range; see `check_chat`.
     """
-    params = {k: v for k, v in body.items() if k not in ("messages", "model", "stream", "stream_options")}
+    params = {k: v for k, v in body.items() if k not in ("messages", "model", "stream")}
     messages, model = body.get("messages"), body.get("model")
     if messages is None or model is None:
         missing = "messages" if messages is None else "model"
         raise TypeError(f"Missing required argument: {missing!r} of chat.completions.create()")
     unusual = check_chat(body)
-    # disco itself asks for the usage, and tells the application where it has asked.
-    more = {k: v for k, v in (body.get("stream_options") or {}).items() if k != "include_usage"}
-    if more:
-        params["stream_options"] = more
+    if not params.get("stream_options"):
+        params.pop("stream_options", None)
     return Request(
         messages=list(messages),
         model=model,
@@ -129,6 +127,7 @@ def chat_request(
         extra_query=query,
         timeouts=timeouts,
         unusual=unusual,
+        streams=bool(body.get("stream")),
     )
 
 

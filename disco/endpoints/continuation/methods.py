@@ -136,7 +136,6 @@ class Call:
         repeats_from: the position in the prefix, in characters, from which the reply repeats it, where it was told to.
         new_tokens: how many tokens of the reply may be new, where its own limit allows more; None: any number.
         otherwise: the call for a server that has no such path.
-        without_logprobs: the body for a server that refuses to give log probabilities, where that is not known.
     """
 
     path: str
@@ -146,7 +145,6 @@ class Call:
     repeats_from: int | None = None
     new_tokens: int | None = None
     otherwise: Call | None = None
-    without_logprobs: dict[str, Any] | None = field(default=None, repr=False)
 
 
 def chat_call(request: Request) -> Call:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, cast
 
 import anyio
+import anyio.lowlevel
 import httpx2
 import openai
 from openai.types.chat import ChatCompletionChunk
@@ -17,7 +19,7 @@ from disco.endpoints.continuation.seam import SeamMismatchError
 from disco.endpoints.continuation.spliced_deltas import SplicedDeltas
 from disco.endpoints.contract import Attempt
 from disco.endpoints.openai_api import error_mapping
-from disco.endpoints.openai_api.answer_limit import AnswerLimit
+from disco.endpoints.openai_api.additions import Addition, AnswerLimit, LogprobsRequest, Refusal
 from disco.endpoints.openai_api.chunk_reader import ChatReader, ChunkReader, CompletionReader
 from disco.endpoints.openai_api.chunk_repair import MalformedChunkError, ServerReportedError
 from disco.endpoints.openai_api.http_transport import (
@@ -27,18 +29,22 @@ from disco.endpoints.openai_api.http_transport import (
     pieces,
     unwind,
 )
-from disco.endpoints.openai_api.logprobs_request import LogprobsRequest
 from disco.endpoints.openai_api.response_reader import ResponseReader
 from disco.endpoints.openai_api.sse import EventSplitter, EventTooLargeError, last_event
-from disco.endpoints.openai_api.whole_documents import events_of_document
+from disco.endpoints.openai_api.whole_documents import events_of_document, is_document
 from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError, ModelFileError
-from disco.events import Delta, Ended, SeamReport, Started, Traffic, Usage
+from disco.events import Alive, Delta, Ended, SeamReport, Started, Traffic, Usage
 from disco.request import Prefix, Request
 
 __all__ = ["ServerAttempt"]
 
-# An answer that has its finish reason is complete; only usage and [DONE] may still follow.
-_TAIL_S = 1.0
+# Behind the finish reason usage, [DONE] and sometimes more text may follow. The reader waits so long for each event (a
+# comment is none), and so long in all. Where more text has come, the answer's own clocks count again.
+_TAIL_GAP_S = 3.0
+_TAIL_S = 15.0
+# An answer that comes as a whole: its server is silent for as long as it writes.
+_WHOLE_S = 120.0
+_AT_ONCE = 16 * 1024  # bytes of a body that are read without a turn of the event loop
 # For the few bytes between [DONE] and the end of the body: once they are read, the connection can be reused.
 _DRAIN_S = 0.1
 _CLOSE_S = 1.0
@@ -54,7 +60,7 @@ class ServerAttempt(Attempt):
         request, prefix: the request to answer, and the beginning of the answer.
         prepare: makes the call; may itself query the server, and raises `CannotContinueError`.
         meter: what `prepare` has used to prove that the server continues.
-        logprobs, limit: the log probabilities that disco asks for, and the limit that it sets; None: it does not.
+        additions: what disco asks for besides what the application does.
         on_missing: called when the server has turned out to lack the path of the call.
         on_close: called once when the attempt has ended.
     """
@@ -62,6 +68,7 @@ class ServerAttempt(Attempt):
     # Mutable: everything below the blank line.
     __slots__ = (
         *(
+            "_additions",
             "_client",
             "_limit",
             "_logprobs",
@@ -72,9 +79,9 @@ class ServerAttempt(Attempt):
             "_prefix",
             "_prepare",
         ),
-        *("_body", "_call", "_closed", "_document", "_ended", "_eof", "_idle", "_opening", "_over"),
-        *("_reader", "_request", "_response", "_running", "_sent", "_spliced", "_splitter"),
-        *("_stopped", "_wire"),
+        *("_body", "_call", "_closed", "_ended", "_eof", "_excused", "_has_begun", "_idle", "_is_cut"),
+        *("_opening", "_over", "_reader", "_request", "_response", "_running", "_sent", "_spliced"),
+        *("_splitter", "_stopped", "_tail", "_unread", "_unread_at", "_wire"),
     )
 
     def __init__(
@@ -86,8 +93,7 @@ class ServerAttempt(Attempt):
         prefix: Prefix,
         prepare: Callable[[], Awaitable[Call]],
         meter: ProbeMeter,
-        logprobs: LogprobsRequest | None = None,
-        limit: AnswerLimit | None = None,
+        additions: Sequence[Addition] = (),
         on_missing: Callable[[], object] = lambda: None,
         on_close: Callable[[ServerAttempt, httpx2.Response | None], object] | None = None,
     ) -> None:
@@ -97,8 +103,9 @@ class ServerAttempt(Attempt):
         self._prefix = prefix
         self._prepare = prepare
         self._meter = meter
-        self._logprobs = logprobs
-        self._limit = limit
+        self._additions = additions
+        self._logprobs = next((each for each in additions if isinstance(each, LogprobsRequest)), None)
+        self._limit = next((each for each in additions if isinstance(each, AnswerLimit)), None)
         self._on_missing = on_missing
         self._on_close = on_close
         self._splitter = EventSplitter()
@@ -109,18 +116,23 @@ class ServerAttempt(Attempt):
         self._spliced: SplicedDeltas | None = None
         self._response: httpx2.Response | None = None
         self._body: AsyncGenerator[bytes, None] | None = None
-        self._document: list[bytes] | None = None  # the answer's events, if it came as one document
+        self._has_begun = False  # something of the body has come
+        self._unread, self._unread_at = b"", 0  # a large piece of the body, and how much of it was read
+        # When the answer was complete but for its tail, and when the last event of the tail came.
+        self._tail: tuple[float, float] | None = None
+        self._excused = False  # the session knows that silence says nothing now
         self._opening: anyio.CancelScope | None = None  # lets `aclose` end a request that has no response yet
         self._sent = False
         self._over = False  # nothing more to read: [DONE], end of body, or the wait for the tail is over
         self._eof = False
+        self._is_cut = False  # in the middle of an event
         self._ended = False
         self._stopped = False  # ended or failed
         self._running = False
         self._closed = False
         self._idle: anyio.Event | None = None
 
-    async def __anext__(self) -> list[Delta] | Ended | Started:
+    async def __anext__(self) -> list[Delta] | Ended | Started | Alive:
         if self._stopped or self._closed:
             await self._release()
             raise StopAsyncIteration
@@ -189,7 +201,7 @@ class ServerAttempt(Attempt):
     def _is_instructed(self) -> bool:
         return self._call is not None and self._call.method == "instructed"
 
-    async def _next(self) -> list[Delta] | Ended | Started:
+    async def _next(self) -> list[Delta] | Ended | Started | Alive:
         if self._response is None:
             if used_up(self._request, self._prefix):
                 self._ended = self._stopped = True
@@ -199,59 +211,109 @@ class ServerAttempt(Attempt):
             with opening, self._wire:
                 if self._call is None:
                     self._call = await self._prepare()
-                if self._meter.waited == waited:
+                if self._meter.waited == waited and not self._must_excuse:
                     await self._open_either(self._call)
             if opening.cancelled_caught:
                 raise StopAsyncIteration
             if self._response is None:
+                if self._must_excuse:
+                    self._excused = True
+                    return Alive(_WHOLE_S)
                 # The wait for a probe is over. The server's time to first token begins now.
                 return Started()
-        while not self._over and self._reader.finish_reason is None:
-            if deltas := await self._read():
+        while not self._over:
+            if self._reader.is_sure:
+                if not self._excused:
+                    self._excused = True
+                    return Alive(_TAIL_S)
+                deltas = await self._read_tail()
+            elif self._tail is not None:  # more text has come
+                self._tail, self._excused = None, False
+                return Alive(0.0)
+            else:
+                deltas = await self._read()
+            if deltas is None:
+                return Alive()
+            if deltas:
                 return deltas
-        if not self._over:
-            # The answer is complete: wait only a moment for what may still come.
-            with anyio.move_on_after(_TAIL_S):
-                while not self._over:
-                    if deltas := await self._read():
-                        return deltas
-            self._over = True
         is_empty = self._eof and not self._reader.tokens and self._reader.finish_reason is None
         # llama-cpp-python's server refuses log probabilities by a status of 200 and nothing else.
-        if is_empty and self._amends(200, None):
+        if is_empty and self._amends(Refusal(200)):
             self._response, self._over, self._eof = None, False, False
             return await self._next()
         return self._end()
 
-    def _amends(self, status: int, error: openai.APIStatusError | None) -> bool:
-        """Return whether the server may have refused what disco added to the request; then the call is amended."""
-        call, amended = cast("Call", self._call), None
-        if self._limit is not None and error is not None:
-            amended = self._limit.amended(call, error)
-        if amended is None and self._logprobs is not None:
-            amended = self._logprobs.dropped_from(call, status)
-        self._call = amended or call
-        return amended is not None
+    @property
+    def _must_excuse(self) -> bool:
+        """Whether the answer is asked for as a whole, and the session does not know it."""
+        return not self._excused and self._call is not None and "stream" not in self._call.body
 
-    async def _read(self) -> list[Delta]:
-        """Return the deltas in the next piece of the body; the list may be empty."""
+    def _amends(self, refusal: Refusal) -> bool:
+        """Return whether the server may have refused what disco added to the request; then the call is amended."""
+        call = cast("Call", self._call)
+        for guesses in (False, True):
+            for addition in self._additions:
+                amended = addition.without(call, refusal, guesses=guesses)
+                if amended is not None:
+                    self._call = amended
+                    return True
+        return False
+
+    async def _read_tail(self) -> list[Delta] | None:
+        """Do as `_read` once the answer is complete, for a limited time."""
+        now = anyio.current_time()
+        began, last = self._tail = self._tail or (now, now)
+        with anyio.CancelScope(deadline=min(last + _TAIL_GAP_S, began + _TAIL_S)):
+            deltas = await self._read()
+            if deltas is not None:
+                self._tail = began, anyio.current_time()
+            return deltas
+        self._over = True
+        return []
+
+    async def _read(self) -> list[Delta] | None:
+        """Return the deltas in the next piece of the body, which may be none; None where it completes no event."""
         reader = self._reader
         if reader.broken is not None:
             raise reader.broken
         try:
-            data = await cast("Any", self._body).__anext__()
-            self._wire.received(data)
+            if self._unread:
+                await anyio.lowlevel.checkpoint()
+                data = self._unread[self._unread_at : self._unread_at + _AT_ONCE]
+                self._unread_at += _AT_ONCE
+                if self._unread_at >= len(self._unread):
+                    self._unread = b""
+            else:
+                data = await cast("Any", self._body).__anext__()
+                self._wire.received(data)
+                if not self._has_begun:
+                    data = data.lstrip()
+                    if data and is_document(cast("Any", self._response), data):
+                        return await self._read_document(data)
+                    self._has_begun = bool(data)
+                if len(data) > _AT_ONCE:
+                    self._unread, self._unread_at = data, _AT_ONCE
+                    data = data[:_AT_ONCE]
             events = self._splitter.feed(data)
+            if not events:
+                return None
         except StopAsyncIteration:
             self._wire.ended()
             self._over = self._eof = True
-            events = last_event(self._splitter) if self._document is None else self._document
-        except httpx2.HTTPError:
-            if reader.finish_reason is None:
+            last = last_event(self._splitter)
+            self._is_cut = last is None
+            events = last or []
+        except (httpx2.HTTPError, OSError, anyio.EndOfStream):
+            if not reader.is_sure:
                 raise
             # The answer is complete; only the stream's tail failed.
             self._over = True
             return []
+        return self._passed_on(events)
+
+    def _passed_on(self, events: list[bytes]) -> list[Delta]:
+        """Return the deltas in events, as the reader gets them."""
+        reader = self._reader
         deltas = reader.read(events)
         if self._limit is not None:
             self._limit.read(deltas)
@@ -262,13 +324,36 @@ class ServerAttempt(Attempt):
         self._over = self._over or self._spliced.is_cut
         return deltas
 
+    async def _read_document(self, first: bytes) -> list[Delta]:
+        """Read an answer that comes as one document."""
+        response, body = cast("Any", self._response), cast("Any", self._body)
+        of_responses = isinstance(self._reader, ResponseReader)
+
+        async def rest() -> AsyncGenerator[bytes, None]:
+            async for piece in body:
+                self._wire.received(piece)
+                yield piece
+            self._wire.ended()
+            self._eof = True
+
+        async with contextlib.aclosing(rest()) as others:
+            events = await events_of_document(
+                response, first, others, name=self._name, of_responses=of_responses
+            )
+        self._over = True
+        return self._passed_on(events)
+
     async def _open_either(self, call: Call) -> None:
-        """Make the call, or another one where the server has no such path, or no log probabilities."""
+        """Make the call, or another one where the server has no such path, or refuses what disco added.
+
+        Without a response where the other one asks for a whole answer, which the session has to know first.
+        """
         try:
             await self._open(call)
         except openai.APIStatusError as error:
-            if self._amends(error.status_code, error):
-                await self._open_either(cast("Call", self._call))
+            if self._amends(Refusal.of(error)):
+                if not self._must_excuse:
+                    await self._open_either(cast("Call", self._call))
                 return
             if call.otherwise is None or error.status_code not in _NO_SUCH_PATH:
                 raise
@@ -326,16 +411,16 @@ class ServerAttempt(Attempt):
             raise
         self._response = cast("httpx2.Response", response)
         self._wire.streams(self._response)
-        of_responses = isinstance(self._reader, ResponseReader)
-        self._document = await events_of_document(self._response, name=self._name, of_responses=of_responses)
-        self._body = pieces(self._response) if self._document is None else _nothing()
+        self._body, self._has_begun = pieces(self._response), False
 
     def _end(self) -> list[Delta] | Ended:
         reader, spliced = self._reader, self._spliced
         if spliced is not None and spliced.is_cut:
             self._ended = self._stopped = True
             return Ended("length")
-        if reader.finish_reason is None:
+        if reader.broken is not None:
+            raise reader.broken
+        if reader.finish_reason is None or (self._is_cut and not reader.is_sure):
             # The server ended early, so the text that the seam still holds back is no evidence about the seam.
             raise error_mapping.incomplete(self._name)
         if reader.finish_reason == "error":
@@ -343,8 +428,8 @@ class ServerAttempt(Attempt):
         if spliced is not None and (deltas := spliced.end()):
             return deltas
         self._ended = self._stopped = True
-        if self._logprobs is not None:
-            self._logprobs.answered()
+        for addition in self._additions:
+            addition.answered()
         if self._limit is not None:
             self._limit.ended(reader.finish_reason)
         usage = None if reader.usage is None else self.usage
@@ -394,10 +479,3 @@ class ServerAttempt(Attempt):
         if self._on_close is not None:
             self._on_close(self, response)
             self._on_close = None
-
-
-async def _nothing() -> AsyncGenerator[bytes, None]:
-    """Yield nothing: the body was read already."""
-    nothing: tuple[bytes, ...] = ()
-    for part in nothing:
-        yield part

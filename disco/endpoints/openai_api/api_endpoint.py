@@ -25,10 +25,9 @@ from disco.endpoints.continuation.prefix_token_ids import ids_call, proved_vocab
 from disco.endpoints.continuation.probe import ProbeMeter, ProbeVerdict, probe, rendered_head
 from disco.endpoints.continuation.verdicts import Key, Verdicts
 from disco.endpoints.contract import Capabilities, Endpoint
-from disco.endpoints.openai_api.answer_limit import AnswerLimits
+from disco.endpoints.openai_api.additions import AnswerLimits, LogprobsSupport, StreamAdditions
 from disco.endpoints.openai_api.api_attempt import ServerAttempt
 from disco.endpoints.openai_api.connectivity import connects_directly, has_route
-from disco.endpoints.openai_api.logprobs_request import LogprobsSupport
 from disco.endpoints.openai_api.refused.account import Account, account_of, names_deployments, present_account
 from disco.endpoints.published_ttft import PublishedTtft, Told, ask_ttft
 from disco.request import Prefix, Request
@@ -80,7 +79,8 @@ class OpenAIEndpoint(Endpoint):
 
     # Mutable: verdicts; listed and refuses_key, what its list of models has last said of its models and its key;
     # _attempts, those open; _known_url, derived from the client's base_url; _without_responses, (base_url, model) of
-    # those that have no `/responses`; _limits; _logprobs; _publisher, the base_url of a server that publishes its TTFT.
+    # those that have no `/responses`; _limits; _logprobs; _stream_additions; _publisher, the base_url of a server that
+    # publishes its TTFT.
     def __init__(
         self,
         *,
@@ -98,6 +98,7 @@ class OpenAIEndpoint(Endpoint):
         self._context_tokens = context_tokens
         self._logprobs = LogprobsSupport(given=logp)
         self._limits = AnswerLimits()
+        self._stream_additions = StreamAdditions()
         self._attempts: set[ServerAttempt] = set()
         self._without_responses: set[Key] = set()
         self._known_url = _KnownURL(client.base_url)
@@ -233,10 +234,15 @@ class OpenAIEndpoint(Endpoint):
             request = replace(request, responses=None)
 
         meter = ProbeMeter()
+        of_stream = self._stream_additions.of(request, key)
 
         async def prepare() -> Call:
             call = await self._call(request, prefix, meter)
-            return call if logprobs is None else logprobs.added_to(call)
+            if logprobs is not None:
+                call = logprobs.added_to(call)
+            for addition in of_stream:
+                call = addition.left_out_of(call)
+            return call
 
         attempt = ServerAttempt(
             client=self._client,
@@ -245,8 +251,7 @@ class OpenAIEndpoint(Endpoint):
             prefix=prefix,
             prepare=prepare,
             meter=meter,
-            logprobs=logprobs,
-            limit=limit,
+            additions=[each for each in (limit, logprobs, *of_stream) if each is not None],
             on_missing=lambda: self._without_responses.add(key),
             on_close=self._closed_one,
         )

@@ -30,6 +30,7 @@ from disco.endpoints.openai_api.chunk_repair import (
     mended_choice,
     parts_of,
     presentable,
+    reason_in,
     usage_from,
     without_finish,
 )
@@ -49,7 +50,11 @@ class ChunkReader:
 
     Attributes:
         done: nothing more is to be read.
-        finish_reason: how the answer ended; None while it is not complete.
+        finish_reason: how the answer ended, as the first reason says; None while there is none. A server that sends
+            `[DONE]` and no reason has ended its answer: clients that wait for "stop" get it, or the name of the calls
+            that came. (The SDK shows such an answer without a reason.) So has one that gives fewer choices than asked.
+        is_sure: the reason shows that the answer is complete. Some servers give a reason in every chunk: a reason in
+            the first chunk with content, or one that more content follows, shows nothing.
         finish_raw: the chunk with the finish reason, where the application may see it.
         ends_with_content: whether `finish_raw` has content that no delta had.
         usage: the server's count.
@@ -59,20 +64,17 @@ class ChunkReader:
 
     # Mutable: all attributes, by `read`.
     __slots__ = (
-        "_halves",
-        "broken",
-        "done",
-        "ends_with_content",
-        "finish_raw",
-        "finish_reason",
-        "tokens",
-        "usage",
+        *("_halves", "_implied", "_tokens_at_end", "broken", "done", "ends_with_content"),
+        *("finish_raw", "finish_reason", "is_sure", "tokens", "usage"),
     )
 
     def __init__(self) -> None:
         self._halves = Halves()
+        self._implied: str | None = None  # the reason that follows from what came, where none is given
+        self._tokens_at_end = 0
         self.done = False
         self.finish_reason: str | None = None
+        self.is_sure = False
         self.finish_raw: Any = None
         self.ends_with_content = False
         self.usage: Usage | None = None
@@ -82,7 +84,7 @@ class ChunkReader:
     def read(self, events: list[bytes]) -> list[Delta]:
         """Return the deltas in `events`, in order.
 
-        An error behind the finish reason is ignored: the answer is complete. An error behind some deltas waits in
+        What cannot be read behind the end of a complete answer is ignored. Any other error behind some deltas waits in
         `broken`, so that those deltas are returned and counted.
 
         Raises:
@@ -93,16 +95,33 @@ class ChunkReader:
         try:
             self._read(events, deltas)
         except (MalformedChunkError, ServerReportedError) as error:
-            if self.finish_reason is not None:
+            self._compare()
+            if self.is_sure and isinstance(error, MalformedChunkError):
                 self.done = True
             elif deltas:
                 self.broken = error
             else:
                 raise
+        if self.finish_reason is not None:
+            self._compare()
+        elif self.done and self.tokens:
+            self.finish_reason = self._implied or "stop"
         return deltas
 
     def _read(self, events: list[bytes], deltas: list[Delta]) -> None:
         raise NotImplementedError
+
+    def _ended(self, reason: str, tokens: int) -> None:
+        """Note the first reason, once its chunk is counted; `tokens`: those of its chunk."""
+        if self.finish_reason is None:
+            self.finish_reason = reason
+            self.is_sure = not tokens or self.tokens > tokens
+            self._tokens_at_end = self.tokens
+
+    def _compare(self) -> None:
+        """Find out whether content has come behind the reason."""
+        if self.tokens > self._tokens_at_end:
+            self.is_sure = False
 
 
 class ChatReader(ChunkReader):
@@ -120,16 +139,8 @@ class ChatReader(ChunkReader):
 
     # Mutable: all attributes, by `read`.
     __slots__ = (
-        "_calls",
-        "_choices",
-        "_classes",
-        "_hides_logprobs",
-        "_others",
-        "_places",
-        "_template",
-        "_template_made_at",
-        "_templates_left",
-        "_unfinished",
+        *("_calls", "_choices", "_classes", "_finished", "_hides_logprobs", "_others", "_places"),
+        *("_template", "_template_made_at", "_templates_left"),
     )
 
     def __init__(
@@ -142,7 +153,7 @@ class ChatReader(ChunkReader):
         self._calls = CallPieces()
         self._places: dict[int, int] = {}  # the server's index of a choice: its place among them
         self._others: list[Delta] = []  # those of other choices, to be passed on after the answer's
-        self._unfinished = choices
+        self._finished: set[int] = set()  # the choices that have a reason
         self._template: ChunkTemplate | None = None
         self._templates_left = _MAX_TEMPLATES if choices == 1 else 0  # that may be made in vain
         self._template_made_at = 0  # `tokens` when the template was made
@@ -160,11 +171,14 @@ class ChatReader(ChunkReader):
             if not halves and b"_fields_set" not in data:
                 with contextlib.suppress(ValidationError):
                     chunk = validate(data)
-            chunk = chunk or self._mended(data)
             if chunk is None:
-                if self.done:
-                    break
-                continue
+                chunk = self._mended(data)
+                if chunk is None:
+                    if self.done:
+                        break
+                    continue
+            elif (extra := chunk.__pydantic_extra__) and "error" in extra:
+                json_object(data)  # raises what it reports
             if chunk.usage is not None:
                 self._note_usage(chunk)
             elif self._choices == 1:
@@ -189,20 +203,20 @@ class ChatReader(ChunkReader):
                 if chunk is None:
                     continue
             choice = chunk.choices[0]
+            if (extra := choice.__pydantic_extra__) and "error" in extra:
+                json_object(data)
             logprobs = choice.logprobs
             if logprobs is not None and self._hides_logprobs:
                 choice.logprobs = None
             if choice.finish_reason is not None:
-                chunk = self._finish(chunk, choice.finish_reason)
-                choice = chunk.choices[0]
-                if is_bare(choice.delta):
-                    continue
+                self._read_last(chunk, choice.finish_reason, logprobs, deltas)
+                continue
             if logprobs is not None:
                 self._read_counted(chunk, logprobs, deltas)
                 continue
             delta = choice.delta
             text = delta.content
-            extra = delta.model_extra
+            extra = delta.__pydantic_extra__
             # Servers that can reason send `"reasoning_content": null` beside every piece of text.
             if text and delta.tool_calls is None and not (extra and any(extra.values())):
                 self.tokens += 1
@@ -246,6 +260,8 @@ class ChatReader(ChunkReader):
         parts = parts_of(chunk)
         raws = [chunk] if len(parts) == 1 else divided(chunk, [fields for _, fields in parts])
         for (delta, _), raw in zip(parts, raws, strict=True):
+            if delta.kind is DeltaKind.TOOL:
+                self._implied = _reason_of_calls(chunk) or self._implied
             delta.raw = raw
             self.tokens += delta.tokens
             deltas.append(delta)
@@ -267,29 +283,40 @@ class ChatReader(ChunkReader):
         if not self._hides_logprobs:
             first.logprobs = logprobs.model_dump(warnings=False)
 
-    def _read_opaque(self, chunk: ChatCompletionChunk, deltas: list[Delta]) -> None:
-        finished = [c for c in chunk.choices if c.finish_reason is not None]
-        self._unfinished -= len(finished)
-        if finished and self._unfinished <= 0:
-            self.finish_reason = finished[-1].finish_reason
-            self.finish_raw = chunk
-            if all(is_bare(c.delta) for c in chunk.choices):
-                return
-            self.finish_raw = finish_only(chunk)
-            chunk = without_finish(chunk)
-        content = any(not is_bare(c.delta) for c in chunk.choices)
-        self.tokens += content
-        kind = DeltaKind.TOOL if content else DeltaKind.ROLE
-        deltas.append(Delta("", int(content), kind, None, chunk))
-
-    def _finish(self, chunk: ChatCompletionChunk, reason: str) -> ChatCompletionChunk:
-        """Remember the end; return the chunk without its finish reason where it also has content."""
-        self.finish_reason = reason
+    def _read_last(self, chunk: ChatCompletionChunk, reason: str, logprobs: Any, deltas: list[Delta]) -> None:
+        """Read a chunk with a finish reason. What else it holds is passed on without the reason."""
+        before, is_first = self.tokens, self.finish_reason is None
         if is_bare(chunk.choices[0].delta):
-            self.finish_raw = chunk
-            return chunk
-        self.finish_raw = finish_only(chunk)
-        return without_finish(chunk)
+            if is_first:
+                self.finish_raw = chunk
+            else:
+                self._add_to_last(chunk)
+        else:
+            if is_first:
+                self.finish_raw = finish_only(chunk)
+            chunk = without_finish(chunk)
+            if logprobs is None:
+                self._read_other(chunk, deltas)
+            else:
+                self._read_counted(chunk, logprobs, deltas)
+        self._ended(reason, self.tokens - before)
+
+    def _read_opaque(self, chunk: ChatCompletionChunk, deltas: list[Delta]) -> None:
+        before, is_first = self.tokens, self.finish_reason is None
+        reasons = [c.finish_reason for c in chunk.choices if c.finish_reason is not None]
+        self._finished.update(c.index for c in chunk.choices if c.finish_reason is not None)
+        ends = bool(reasons) and len(self._finished) >= self._choices
+        has_content = any(not is_bare(c.delta) for c in chunk.choices)
+        if ends and is_first:
+            self.finish_raw = finish_only(chunk) if has_content else chunk
+        if not ends or has_content:
+            self.tokens += has_content
+            kind = DeltaKind.TOOL if has_content else DeltaKind.ROLE
+            shown = without_finish(chunk) if ends else chunk
+            deltas.append(Delta("", int(has_content), kind, None, shown))
+            self._implied = _reason_of_calls(chunk) or next(iter(reasons), None) or self._implied
+        if ends:
+            self._ended(reasons[-1], self.tokens - before)
 
     def _add_to_last(self, chunk: ChatCompletionChunk) -> None:
         """Add what a provider says after the finish reason to the chunk with the finish reason."""
@@ -332,6 +359,14 @@ class ChatReader(ChunkReader):
         return body
 
 
+def _reason_of_calls(chunk: ChatCompletionChunk) -> str | None:
+    """Return the reason of an answer that ends with the calls in a chunk; None where there are none."""
+    deltas = [choice.delta for choice in chunk.choices]
+    if any(delta.tool_calls for delta in deltas):
+        return "tool_calls"
+    return "function_call" if any(delta.function_call for delta in deltas) else None
+
+
 def _alternatives(entries: Sequence[Any]) -> Iterator[tuple[str, float]]:
     """Yield the alternatives to the first token that is not blank, that token among them."""
     for entry in entries:
@@ -365,7 +400,8 @@ class CompletionReader(ChunkReader):
             choices = body.get("choices")
             if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
                 continue
-            text, reason = choices[0].get("text"), choices[0].get("finish_reason")
+            text, reason = choices[0].get("text"), reason_in(choices[0].get("finish_reason"))
+            before = self.tokens
             given = {"text": text} if isinstance(text, str) else {}
             whole = self._halves.joined(given, 0, ends=reason is not None).get("text")
             if text or whole:
@@ -374,7 +410,7 @@ class CompletionReader(ChunkReader):
                 self.tokens += tokens
                 deltas.append(Delta(whole or "", tokens, _TEXT if whole else DeltaKind.ROLE, logp=logp))
             if reason is not None:
-                self.finish_reason = str(reason)
+                self._ended(reason, self.tokens - before)
 
 
 def _token_logprobs(logprobs: object) -> list[Any]:

@@ -27,6 +27,8 @@ __all__ = [
     "mended_choice",
     "parts_of",
     "presentable",
+    "reason_in",
+    "reported_error",
     "usage_from",
     "without_finish",
 ]
@@ -51,22 +53,65 @@ class ServerReportedError(Exception):
 
 
 def json_object(data: bytes) -> dict[str, Any] | None:
-    """Return data as a JSON object, or None for `[DONE]`."""
-    if data.startswith(b"[DONE]"):
+    """Return data as a JSON object, or None for `[DONE]`.
+
+    Raises:
+        MalformedChunkError: it is no JSON object.
+        ServerReportedError: it is an error, or holds one; see `reported_error`.
+    """
+    if data.lstrip().startswith(b"[DONE]"):
         return None
+    is_error = isinstance(data, ErrorData)
     try:
         body = _DECODER.decode(data.decode("utf-8", "surrogatepass"))
     except (ValueError, RecursionError) as error:
+        if is_error:
+            raise ServerReportedError(data.decode("utf-8", "replace")) from None
         raise MalformedChunkError("data that is not JSON") from error
-    if isinstance(data, ErrorData):
-        raise ServerReportedError(body.get("error", body) if isinstance(body, dict) else body)
+    reported = reported_error(body)
+    if reported is None and isinstance(body, dict) and body.get("detail") and "choices" not in body:
+        reported = {"message": body["detail"], **body}  # FastAPI, where it is no answer's beginning
+    if is_error or reported is not None:
+        raise ServerReportedError(body if reported is None else reported)
     if not isinstance(body, dict):
         raise MalformedChunkError("JSON that is not an object")
-    if body.get("error"):
-        raise ServerReportedError(body["error"])
     return body
 
 
+def reported_error(body: object) -> object:
+    """Return the error that a chunk or a whole body reports; None where it reports none.
+
+    As the SDK does, an `error` that is null, empty or false is none. Servers also put it into a choice (OpenRouter),
+    into a list (Gemini), or send nothing else (vLLM). A code that stands beside the error is added to it.
+    """
+    if isinstance(body, list):
+        return reported_error(body[0]) if body and isinstance(body[0], dict) else None
+    if not isinstance(body, dict):
+        return None
+    error = body.get("error")
+    if error:
+        beside = {name: body[name] for name in ("code", "type", "status", "param") if body.get(name)}
+        if isinstance(error, dict):
+            return {**beside, **error}
+        if isinstance(error, str):
+            return {"message": error, **beside} if beside else error
+        return error if isinstance(error, list) else body
+    if "choices" in body:
+        choices = body["choices"]
+        listed = choices if isinstance(choices, list) else []
+        return next((c["error"] for c in listed if isinstance(c, dict) and c.get("error")), None)
+    codes = (body.get("code"), body.get("status"), body.get("status_code"))
+    is_error = (
+        "error" in (body.get("object"), body.get("type"), body.get("status"))
+        or bool(body.get("errors"))
+        or any(type(code) is int and 400 <= code < 600 for code in codes)
+    )
+    return body if is_error else None
+
+
+def reason_in(value: object) -> str | None:
+    """Return a finish reason; None for what is none, such as an empty text, a number, or "null" (DashScope)."""
+    return value if isinstance(value, str) and value.strip() and value != "null" else None
 def presentable(body: dict[str, Any], data: bytes) -> dict[str, Any]:
     """Return the JSON in `data` without what no model could be made of, or could be written as JSON again.
 
@@ -120,9 +165,9 @@ def document_as_event(body: object) -> bytes | None:
                 calls = [{**call, "index": at} for at, call in enumerate(calls) if isinstance(call, dict)]
                 message = {**message, "tool_calls": calls}
             rest = {name: value for name, value in choice.items() if name != "message"}
-            made.append({"finish_reason": "stop", **rest, "delta": message})
+            made.append({**rest, "delta": message})
         else:
-            made.append({"finish_reason": "stop", **choice})
+            made.append(choice)
     return json.dumps({**body, "object": "chat.completion.chunk", "choices": made}).encode()
 
 
@@ -147,7 +192,7 @@ def mended_choice(choice: dict[str, Any], index: int, halves: Halves) -> dict[st
     """
     where = choice.get("index")
     where = where if isinstance(where, int) else index
-    reason = choice.get("finish_reason")
+    reason = reason_in(choice.get("finish_reason"))
     delta = choice.get("delta")
     delta = dict(delta) if isinstance(delta, dict) else {}
     content = delta.get("content")
@@ -161,7 +206,7 @@ def mended_choice(choice: dict[str, Any], index: int, halves: Halves) -> dict[st
         **Halves().joined({name: value for name, value in choice.items() if name != "delta"}, 0, ends=True),
         "delta": halves.joined(delta, where, ends=reason is not None),
         "index": where,
-        "finish_reason": str(reason) if reason is not None else None,
+        "finish_reason": reason,
     }
 
 

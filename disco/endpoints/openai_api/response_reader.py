@@ -30,12 +30,10 @@ class ResponseReader(ChunkReader):
     The last event becomes no delta: it is kept in `finish_raw`.
     """
 
-    # Mutable: all attributes, by `read`.
-    __slots__ = ("_calls", "_in_pieces")
+    __slots__ = ("_in_pieces",)
 
     def __init__(self) -> None:
         super().__init__()
-        self._calls = False  # whether the answer calls a function
         self._in_pieces: set[int] = set()  # places of the calls whose arguments have come in pieces
 
     def _read(self, events: list[bytes], deltas: list[Delta]) -> None:
@@ -47,8 +45,6 @@ class ResponseReader(ChunkReader):
             kind = event.get("type")
             if kind in _ENDS:
                 self._end(event)
-            elif kind == "error":
-                raise ServerReportedError(event)
             elif kind == "response.failed":
                 raise ServerReportedError(field_of(event.get("response"), "error"), event)
             elif (delta := self._delta(kind, event)) is not None:
@@ -93,19 +89,23 @@ class ResponseReader(ChunkReader):
         item = event.get("item")
         item_kind = field_of(item, "type")
         if kind == "response.output_item.added":
-            self._calls = self._calls or item_kind == "function_call"
+            if item_kind == "function_call":
+                self._implied = "tool_calls"
             return item_kind not in _NO_CONTENT_ITSELF
         # A whole message whose text no earlier event had.
         return kind == "response.output_item.done" and not self.tokens and bool(field_of(item, "content"))
 
     def _end(self, event: dict[str, Any]) -> None:
         response = event.get("response")
+        if field_of(response, "status") == "failed":
+            raise ServerReportedError(field_of(response, "error"))
         self.usage = usage_from(field_of(response, "usage"))
         if event["type"] == "response.incomplete":
             why = field_of(field_of(response, "incomplete_details"), "reason")
-            self.finish_reason = "content_filter" if why == "content_filter" else "length"
+            reason = "content_filter" if why == "content_filter" else "length"
         else:
-            self.finish_reason = "tool_calls" if self._calls else "stop"
+            reason = self._implied or "stop"
+        self._ended(reason, 0)
         self.finish_raw = event
         output = field_of(response, "output")
         items = output if isinstance(output, list) else []

@@ -8,15 +8,19 @@ https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-inte
 from __future__ import annotations
 
 import json
+import math
 
 __all__ = ["MAX_EVENT_BYTES", "ErrorData", "EventSplitter", "EventTooLargeError", "last_event"]
 
 MAX_EVENT_BYTES = 8 * 1024 * 1024
+MAX_EVENT_LINES = 20_000
 _BOM = b"\xef\xbb\xbf"
+# Types of events that say that the connection lives; what data they have is no chunk.
+_LIFE_SIGNS = (b"ping", b"heartbeat", b"keepalive", b"keep-alive")
 
 
 class EventTooLargeError(ValueError):
-    """A server sent more than `MAX_EVENT_BYTES` without ending the event."""
+    """An event has more than `MAX_EVENT_BYTES`, or `MAX_EVENT_LINES`."""
 
 
 class ErrorData(bytes):
@@ -32,23 +36,27 @@ class EventSplitter:
     """
 
     # Mutable: _rest, the bytes of an unfinished event; _skip_lf, the last read ended in CR; _at_start.
-    __slots__ = ("_at_start", "_most_bytes", "_rest", "_skip_lf")
+    __slots__ = ("_at_start", "_most_bytes", "_most_lines", "_rest", "_skip_lf")
 
     def __init__(self, *, most_bytes: float = MAX_EVENT_BYTES) -> None:
-        """Take the size of an event, in bytes, above which the splitter gives up."""
+        """Take the size of an event, in bytes, above which the splitter gives up; `inf`: it never does."""
         self._most_bytes = most_bytes
+        self._most_lines = MAX_EVENT_LINES if most_bytes < math.inf else math.inf
         self._rest = bytearray()
         self._skip_lf = False
         self._at_start = True
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the data of every event that `data` completes, in order.
+        """Return the data of every event that `data` completes, in order. Events without data are left out.
+
+        Takes time in proportion to `data`: whoever cannot tell how long it is gives it in parts.
 
         Raises:
-            EventTooLargeError: an event is larger than `MAX_EVENT_BYTES`.
+            EventTooLargeError: an event is larger than `MAX_EVENT_BYTES`, or has too many lines.
         """
         if (
-            data.startswith(b"data: ")
+            len(data) > _EMPTY
+            and data.startswith(b"data: ")
             and data.find(b"\n") == len(data) - 2
             and data.endswith(b"\n\n")
             and not (self._rest or self._at_start or self._skip_lf or b"\r" in data)
@@ -69,6 +77,8 @@ class EventSplitter:
                 self._check_size()
                 return []
             data = bytes(self._rest) + data
+        else:
+            data = data.lstrip(b"\n")
         parts = data.split(b"\n\n")
         self._rest = bytearray(parts.pop())
         self._check_size()
@@ -79,9 +89,9 @@ class EventSplitter:
             parts[0] = parts[0].removeprefix(_BOM)
         events = []
         for part in parts:
-            if part.startswith(b"data: ") and b"\n" not in part:
+            if len(part) > _EMPTY and part.startswith(b"data: ") and b"\n" not in part:
                 events.append(part[6:])
-            elif (event := _event(part)) is not None:
+            elif part and (event := self._event(part)) is not None:
                 events.append(event)
         return events
 
@@ -91,38 +101,42 @@ class EventSplitter:
         The standard drops such an event; some servers omit the last empty line after `[DONE]`.
         """
         rest, self._rest = bytes(self._rest), bytearray()
-        return _event(rest.removeprefix(_BOM) if self._at_start else rest) if rest else None
+        return self._event(rest.removeprefix(_BOM) if self._at_start else rest) if rest else None
+
+    def _event(self, block: bytes) -> bytes | None:
+        """Return the data of an event with several lines, comments or other fields; None without data."""
+        if block.count(b"\n") > self._most_lines:
+            raise EventTooLargeError(f"an event of more than {self._most_lines} lines")
+        data: list[bytes] = []
+        kind = b""
+        for line in block.split(b"\n"):
+            name, _, value = line.partition(b":")
+            value = value.removeprefix(b" ")
+            if name == b"data":
+                data.append(value)
+            elif name == b"event":
+                kind = value
+        joined = b"\n".join(data)
+        if kind == b"error":
+            return ErrorData(joined)
+        return None if kind in _LIFE_SIGNS or not joined.strip() else joined
 
     def _check_size(self) -> None:
         if len(self._rest) > self._most_bytes:
             raise EventTooLargeError(f"an event of more than {self._most_bytes} bytes")
 
 
-def _event(block: bytes) -> bytes | None:
-    """Return the data of one event with several lines, comments or other fields; None without data."""
-    data: list[bytes] = []
-    is_error = False
-    for line in block.split(b"\n"):
-        name, _, value = line.partition(b":")
-        value = value.removeprefix(b" ")
-        if name == b"data":
-            data.append(value)
-        elif name == b"event":
-            is_error = value == b"error"
-    if not data:
-        return None
-    joined = b"\n".join(data)
-    return ErrorData(joined) if is_error else joined
+_EMPTY = len(b"data: ") + 2  # an event that is no longer may have no data but spaces
 
 
-def last_event(splitter: EventSplitter) -> list[bytes]:
-    """Return the data after the last empty line of a stream that has ended, if it is a whole event."""
+def last_event(splitter: EventSplitter) -> list[bytes] | None:
+    """Return the data after the last empty line of a stream that has ended; None where its event is cut."""
     last = splitter.end()
     if last is None:
         return []
     try:
         if not last.startswith(b"[DONE]"):
             json.loads(last)
-    except ValueError:
-        return []  # the event is cut in the middle: an incomplete answer, not a malformed one
+    except (ValueError, RecursionError):
+        return None
     return [last]

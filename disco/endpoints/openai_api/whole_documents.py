@@ -3,47 +3,74 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
+import anyio.lowlevel
 import httpx2
 
 from disco.endpoints.openai_api import error_mapping
-from disco.endpoints.openai_api.chunk_repair import ServerReportedError, document_as_event
+from disco.endpoints.openai_api.chunk_repair import ServerReportedError, document_as_event, reported_error
 from disco.endpoints.openai_api.response_reader import TEXT_DELTA, field_of
-from disco.endpoints.openai_api.sdk_client import capped
 from disco.endpoints.openai_api.sse import MAX_EVENT_BYTES
 
-__all__ = ["events_of_document"]
+__all__ = ["events_of_document", "is_document"]
+
+_FIELDS = (b"data", b"event", b"id", b"retry", b":")  # an event begins with one of these
+_BOM = b"\xef\xbb\xbf"
+
+
+def is_document(response: httpx2.Response, first: bytes) -> bool:
+    """Return whether a body is one document, such as JSON or a web page, and no stream of events.
+
+    Its first bytes show that: servers send streams under the types of documents, and documents under that of streams.
+    Where they do not, the type decides.
+
+    Args:
+        response: as it came.
+        first: the first bytes of its body that are not blank.
+    """
+    first = first.removeprefix(_BOM)[:5]
+    if first[:1] in (b"{", b"[", b"<"):
+        return True
+    if any(first.startswith(name) or name.startswith(first) for name in _FIELDS):
+        return False
+    return _content_type(response) in ("application/json", "text/html")
 
 
 async def events_of_document(
-    response: httpx2.Response, *, name: str, of_responses: bool
-) -> list[bytes] | None:
-    """Return the events of an answer that came as one JSON document; None for an event stream.
+    response: httpx2.Response, first: bytes, rest: AsyncIterator[bytes], *, name: str, of_responses: bool
+) -> list[bytes]:
+    """Return the events of an answer that comes as one JSON document, the last of which is `[DONE]`.
 
     Args:
-        response: as it came; its body is read if it is a document.
+        response: as it came.
+        first: the first bytes of its body.
+        rest: the others.
         name: the endpoint's, for messages.
         of_responses: the server was asked by `/responses`.
 
     Raises:
         ServerReportedError: the document is an error object.
-        EndpointFailure: the response is neither.
+        EndpointFailure: the document is no answer.
     """
-    content_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if content_type == "text/html":
+    begins = first.removeprefix(_BOM)[:1]
+    if begins == b"<" or (begins not in (b"{", b"[") and _content_type(response) == "text/html"):
         raise error_mapping.garbage("answered with a web page", response, name=name)
-    if content_type != "application/json":
-        return None
-    capped(response, MAX_EVENT_BYTES)
-    await response.aread()
+    whole = bytearray(first)
+    async for piece in rest:
+        whole += piece
+        if len(whole) > MAX_EVENT_BYTES:
+            what = f"answered with a document of more than {MAX_EVENT_BYTES} bytes"
+            raise error_mapping.garbage(what, response, name=name)
+        await anyio.lowlevel.checkpoint()  # what was compressed comes all at once
     try:
-        body = json.loads(response.content)
+        body = json.loads(whole)
     except (ValueError, RecursionError):
         body = None
-    if isinstance(body, dict) and body.get("error"):
-        raise ServerReportedError(body["error"])
+    error = reported_error(body)
+    if error is not None:
+        raise ServerReportedError(error)
     if of_responses:
         events = _response_as_events(body)
     else:
@@ -52,7 +79,11 @@ async def events_of_document(
         raise error_mapping.garbage(
             "answered with one JSON document that is no completion", response, name=name
         )
-    return events
+    return [*events, b"[DONE]"]
+
+
+def _content_type(response: httpx2.Response) -> str:
+    return response.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def _response_as_events(body: object) -> list[bytes] | None:

@@ -82,6 +82,11 @@ class AttemptTable:
         state.began_at = state.quiet_from = now
         self.deadlines.note(state)
 
+    def excused(self, state: AttemptState, until: float) -> None:
+        """Count the attempt's silence from a later moment."""
+        state.quiet_from = until
+        self.deadlines.note(state)
+
     def spoke(self, state: AttemptState, now: float) -> None:
         """Store that the attempt writes its first content, and report it to the watch."""
         state.first_content_at = now

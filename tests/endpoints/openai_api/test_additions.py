@@ -1,0 +1,209 @@
+"""What disco adds to a request by itself is taken back where a server refuses it, and only once for a model."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import anyio
+import httpx2
+import openai
+import pytest
+from defects.asking import client, create, device, preset, text_of, tried
+from faults.in_memory import MemoryServer, Reply, anyio_backend, no_thread, spoken  # noqa: F401 - fixtures
+from scripted_server import chunk, usage
+
+from disco import Backup
+
+pytestmark = pytest.mark.anyio
+
+DOCUMENT = {"content-type": "application/json"}
+SAID = {
+    **chunk(),
+    "object": "chat.completion",
+    "choices": [
+        {"index": 0, "message": {"role": "assistant", "content": "The sea is wide."}, "finish_reason": "stop"}
+    ],
+    "usage": usage(7, 4)["usage"],
+}
+WHOLE = Reply([json.dumps(SAID).encode()], headers=DOCUMENT)
+STREAMED = spoken(["The sea ", "is wide."])
+BUDGET = {"usd": 1.0, "window_s": 60.0}
+
+
+def refusal(status: int, body: Any) -> Reply:
+    return Reply([body if isinstance(body, bytes) else json.dumps(body).encode()], status, DOCUMENT)
+
+
+def error(message: str, **more: Any) -> dict[str, Any]:
+    return {"error": {"message": message, **more}}
+
+
+# The field that is refused, the status, and what the server says.
+REFUSALS: dict[str, tuple[str, int, Any]] = {
+    "OpenAI, unverified": (
+        "stream",
+        400,
+        error(
+            "Your organization must be verified to stream this model. Please go to the settings.",
+            type="invalid_request_error",
+            param="stream",
+            code="unsupported_value",
+        ),
+    ),
+    "no streaming": ("stream", 400, error("Streaming is not supported for this model.")),
+    "501": ("stream", 501, error("Streaming is not implemented.")),
+    "stream, in no words": ("stream", 400, error("Bad Request")),
+    "stream, without a body": ("stream", 422, b""),
+    "Mistral": (
+        "stream_options",
+        422,
+        {
+            "detail": [
+                {
+                    "type": "extra_forbidden",
+                    "loc": ["body", "stream_options"],
+                    "msg": "Extra inputs are not permitted",
+                    "input": {"include_usage": True},
+                }
+            ]
+        },
+    ),
+    "Azure": (
+        "stream_options",
+        400,
+        error("The stream_options parameter is not supported with data sources."),
+    ),
+    "Fireworks": ("stream_options", 400, error("Extra inputs are not permitted, field: 'stream_options'")),
+    "Databricks": (
+        "stream_options",
+        400,
+        {"error_code": "BAD_REQUEST", "message": 'Bad request: json: unknown field "stream_options"\n'},
+    ),
+    "include_usage": ("stream_options", 400, error("Unknown parameter: 'include_usage'")),
+    "in no words": ("stream_options", 400, error("Invalid request", type="invalid_request_error")),
+    "a text": ("stream_options", 422, b'"Unprocessable Entity"'),
+}
+
+
+def refusing(what: str):
+    """A server that refuses a field, and what it gives without it."""
+    name, status, body = REFUSALS[what]
+
+    def reply(asked: Any) -> Reply:
+        if name in asked:
+            return refusal(status, body)
+        return STREAMED if asked.get("stream") else WHOLE
+
+    return MemoryServer(reply)
+
+
+def of(server: MemoryServer, by: str):
+    if by == "budget":
+        return client(server, budget=BUDGET)
+    if by == "device":
+        return client(server, local=device(answer="small"), preset=preset("server_only"))
+    http = httpx2.AsyncClient(transport=server)
+    at = {"base_url": server.also(spoken(["from the backup"])), "http_client": http, "price": (1.0, 1.0)}
+    return client(server, backups=[Backup(**at, api_key="k" * 12, model="b", continuation="none")])
+
+
+@pytest.mark.parametrize("by", ["budget", "backup", "device"])
+@pytest.mark.parametrize("what", REFUSALS)
+async def test_what_is_refused_is_left_out_and_not_sent_again(what, by):
+    name = REFUSALS[what][0]
+    is_named = "words" not in what and "body" not in what and what != "a text"
+    server = refusing(what)
+    async with of(server, by) as one:
+        for _ in range(2):
+            answer = await create(one)
+            assert answer.choices[0].message.content == "The sea is wide."
+            assert tried(answer) == [("server", None)]
+        most = 1 if is_named else 2
+        assert len(server.requests) <= 2 + most
+        assert name not in server.requests[-1]
+        if name == "stream_options":
+            assert server.requests[-1]["stream"] is True
+            assert await text_of(await create(one, stream=True)) == "The sea is wide."
+            assert len(server.requests) <= 3 + most
+        else:
+            assert "stream_options" not in server.requests[-1]
+            assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (7, 4)
+
+
+@pytest.mark.parametrize("what", REFUSALS)
+async def test_what_the_application_asks_for_itself_is_refused(what):
+    name, status, _ = REFUSALS[what]
+    server = refusing(what)
+    asked = (
+        {"stream": True} if name == "stream" else {"stream": True, "stream_options": {"include_usage": True}}
+    )
+    async with of(server, "budget") as one:
+        with pytest.raises(openai.APIStatusError) as caught:
+            await create(one, **asked)
+        assert caught.value.status_code == status
+        assert all(body["stream"] is True for body in server.requests)
+        assert len(server.requests) <= 2  # the usage may be disco's
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (400, error("Invalid value: 'temperature' must be below 2.", param="temperature")),
+        (400, error("The prompt mentions a river.", code="odd")),
+        (429, error("Too many streams.")),
+        (401, error("Bad request")),
+    ],
+)
+async def test_other_refusals_cost_no_request(status, said):
+    server = MemoryServer(refusal(status, said))
+    async with client(server, budget=BUDGET) as one:
+        with pytest.raises(openai.APIStatusError):
+            await create(one)
+    assert len(server.requests) == 1
+
+
+async def test_a_refusal_in_no_words_costs_a_request_for_each_addition_and_none_once_they_were_taken():
+    server = MemoryServer(refusal(400, b""))
+    async with client(server, budget=BUDGET) as one:
+        with pytest.raises(openai.BadRequestError):
+            await create(one)
+        assert [sorted(body.keys() & {"stream", "stream_options"}) for body in server.requests] == [
+            ["stream", "stream_options"],
+            ["stream"],
+            [],
+        ]
+    server = MemoryServer(STREAMED, refusal(400, b""))
+    async with client(server, budget=BUDGET) as one:
+        await create(one)
+        with pytest.raises(openai.BadRequestError):
+            await create(one)
+    assert len(server.requests) == 2
+
+
+async def test_a_whole_answer_has_its_time():
+    """Its server is silent for as long as it writes; a stream would have been given up."""
+
+    def reply(asked: Any) -> Reply:
+        if "stream" in asked:
+            return refusal(400, error("No streaming here."))
+        return Reply(WHOLE.steps, headers=DOCUMENT, before=[70.0])
+
+    server = MemoryServer(reply)
+    async with of(server, "backup") as one:
+        began_at = anyio.current_time()
+        answer = await create(one)
+        assert answer.choices[0].message.content == "The sea is wide."
+        assert anyio.current_time() - began_at == pytest.approx(70.0)
+    assert len(server.requests) == 2
+
+
+async def test_an_application_cannot_fill_the_memory_of_what_was_refused():
+    server = refusing("Azure")
+    async with client(server, budget=BUDGET) as one:
+        for number in range(300):
+            await create(one, model=f"model-{number}")
+        await create(one, model="model-299")
+        assert len(server.requests) == 601
+        await create(one, model="model-0")  # forgotten: it is asked twice again
+        assert len(server.requests) == 603
