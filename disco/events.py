@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any, Literal
 
 __all__ = [
+    "Alive",
     "Delta",
     "DeltaKind",
     "Ended",
@@ -114,6 +115,11 @@ class Started:
     """
 
     cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """Bytes came that held nothing for the reader, such as a comment: the connection lives."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import anyio.lowlevel
 from disco.endpoints.background_tasks import keep_interrupts_out
 from disco.endpoints.contract import Attempt, Endpoint
 from disco.errors import DiscoError, EndpointFailure, FailureKind, IncompleteAnswerError
-from disco.events import Delta, Ended, Parked, Progress, Started, Traffic, Usage
+from disco.events import Alive, Delta, Ended, Parked, Progress, Started, Traffic, Usage
 from disco.request import Request
 from disco.session.effects import (
     CancelAttempt,
@@ -339,10 +339,15 @@ class LiveSession:
             return endpoint.open(request, start.prefix, wants=start.wants)
         return endpoint.open(request, start.prefix)
 
-    def _tell(self, number: int, event: Started | Progress | Parked | Ended, now: float) -> list[Effect]:
+    def _tell(
+        self, number: int, event: Started | Alive | Progress | Parked | Ended, now: float
+    ) -> list[Effect]:
         """Pass an event other than deltas to the session."""
         if type(event) is Ended:
             return self.session.ended(number, event, now)
+        if type(event) is Alive:
+            self.session.heard(number, now)
+            return []
         if type(event) is Parked:
             return self.session.parked(number, event, now)
         if type(event) is Progress:

@@ -15,6 +15,7 @@ from typing import Self
 from disco.candidate import Place, PromptSize, Reach
 from disco.endpoints.drafter import Drafter
 from disco.events import (
+    Alive,
     Delta,
     Ended,
     Parked,
@@ -32,7 +33,7 @@ __all__ = ["PAUSE_HOLD_S", "Attempt", "Capabilities", "Endpoint", "Event", "Prog
 PAUSE_HOLD_S = 2.0
 """How long a paused attempt keeps a device's model while other attempts wait for it (`Attempt.pause`)."""
 
-Event = list[Delta] | Started | Progress | Parked | Ended
+Event = list[Delta] | Started | Alive | Progress | Parked | Ended
 """What an attempt yields: batches of deltas, then how the attempt ended."""
 
 
@@ -104,7 +105,8 @@ class Attempt(ABC):
     Iterating starts the work. The first event is `Started` where the endpoint reports when an attempt's turn has come
     (`Capabilities.announces`). `Progress` comes only where "progress" was asked for (`Endpoint.open`): once when the
     prefill begins, and once for each of its batches. For one attempt that writes, it comes before all text. A follower
-    reports each text that it reads. A batch is a non-empty list of deltas, in order, that arrived together.
+    reports each text that it reads. `Alive` may come at any time before the end. A batch is a non-empty list of deltas,
+    in order, that arrived together.
     After `Ended`, a failure or `aclose()` the iterator stops (StopAsyncIteration). A failure raises `EndpointFailure`.
     Cancelling the iterating task, or `aclose()`, stops the work promptly: the connection is closed, decoding stops
     within one token, prefill within 100 ms. `aclose()` is idempotent and returns only when nothing of the attempt is

@@ -52,8 +52,10 @@ class SessionConfig:
         may_continue: False where one endpoint must write the whole answer (structured output, log probabilities,
             tools): no other endpoint then continues what a failed writer has shown (rule 4).
         pace_tps: the reader's pace, None when pacing is off.
-        timeouts: the four clocks.
+        timeouts: when an attempt has failed.
         max_retries: how often the *only* endpoint left is tried again before giving up.
+        is_hedged: whether a silence of which nothing is learnt starts another endpoint, too (see `silence_rule`); a
+            replay plays its formulas without that.
         margin: safety factor on the predicted time of a migration; larger where a late target leaves a gap, and after a
             migration that was given up.
     """
@@ -66,6 +68,7 @@ class SessionConfig:
     pace_tps: float | None = None
     timeouts: Timeouts = Timeouts()  # noqa: RUF009 - frozen
     max_retries: int = 2
+    is_hedged: bool = False
     margin: float = 1.25
 
 

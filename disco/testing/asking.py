@@ -7,7 +7,7 @@ from typing import Any
 
 from disco.endpoints.contract import Attempt, Endpoint, Event
 from disco.errors import EndpointFailure
-from disco.events import Delta, DeltaKind, Ended, Parked, Progress, Started
+from disco.events import Alive, Delta, DeltaKind, Ended, Parked, Progress, Started
 from disco.request import Prefix, Request
 from disco.testing.subject import Subject
 
@@ -77,7 +77,7 @@ async def collect(
             assert progress is not None, "progress that was not asked for"
             assert not batches, "progress behind text"
             progress.append(event)
-        else:
+        elif not isinstance(event, Alive):
             assert isinstance(event, list)
             assert event, "an empty batch"
             assert all(isinstance(delta, Delta) for delta in event)
@@ -114,8 +114,8 @@ async def failure_of(attempt: Attempt) -> EndpointFailure:
 
 
 async def next_event(attempt: Attempt) -> Event:
-    """Return the next event that is not `Started`."""
-    while isinstance(event := await anext(attempt), Started):
+    """Return the next event that is not `Started` or `Alive`."""
+    while isinstance(event := await anext(attempt), Started | Alive):
         pass
     return event
 

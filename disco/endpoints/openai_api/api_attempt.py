@@ -32,7 +32,7 @@ from disco.endpoints.openai_api.response_reader import ResponseReader
 from disco.endpoints.openai_api.sse import EventSplitter, EventTooLargeError, last_event
 from disco.endpoints.openai_api.whole_documents import events_of_document
 from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError, ModelFileError
-from disco.events import Delta, Ended, SeamReport, Started, Traffic, Usage
+from disco.events import Alive, Delta, Ended, SeamReport, Started, Traffic, Usage
 from disco.request import Prefix, Request
 
 __all__ = ["ServerAttempt"]
@@ -42,6 +42,7 @@ _TAIL_S = 1.0
 # For the few bytes between [DONE] and the end of the body: once they are read, the connection can be reused.
 _DRAIN_S = 0.1
 _CLOSE_S = 1.0
+_HEADERS_S = 1.0  # headers that took longer are told as a sign of life
 _NO_SUCH_PATH = (404, 405, 501)
 
 
@@ -120,7 +121,7 @@ class ServerAttempt(Attempt):
         self._closed = False
         self._idle: anyio.Event | None = None
 
-    async def __anext__(self) -> list[Delta] | Ended | Started:
+    async def __anext__(self) -> list[Delta] | Ended | Started | Alive:
         if self._stopped or self._closed:
             await self._release()
             raise StopAsyncIteration
@@ -184,12 +185,12 @@ class ServerAttempt(Attempt):
     def _is_instructed(self) -> bool:
         return self._call is not None and self._call.method == "instructed"
 
-    async def _next(self) -> list[Delta] | Ended | Started:
+    async def _next(self) -> list[Delta] | Ended | Started | Alive:
         if self._response is None:
             if used_up(self._request, self._prefix):
                 self._ended = self._stopped = True
                 return Ended("length", Usage())
-            waited = self._meter.waited
+            waited, asked_at = self._meter.waited, anyio.current_time()
             opening = self._opening = anyio.CancelScope()
             with opening, self._wire:
                 if self._call is None:
@@ -198,12 +199,16 @@ class ServerAttempt(Attempt):
                     await self._open_either(self._call)
             if opening.cancelled_caught:
                 raise StopAsyncIteration
+            if self._meter.waited == waited and anyio.current_time() - asked_at > _HEADERS_S:
+                return Alive()
             if self._response is None:
                 # The wait for a probe is over. The server's time to first token begins now.
                 return Started()
         while not self._over and self._reader.finish_reason is None:
             if deltas := await self._read():
                 return deltas
+            if not self._over and self._reader.finish_reason is None:
+                return Alive()
         if not self._over:
             # The answer is complete: wait only a moment for what may still come.
             with anyio.move_on_after(_TAIL_S):

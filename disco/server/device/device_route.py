@@ -19,6 +19,7 @@ from disco.endpoints.attached.handshake import is_nonce, proof, token
 from disco.endpoints.attached.messages import ANSWERS, HELLO, Order, event_line, failure_line
 from disco.endpoints.contract import Endpoint
 from disco.errors import EndpointFailure
+from disco.events import Alive
 from disco.server.access_guards import is_loopback
 from disco.server.admission import AnswerLimiter
 from disco.server.api_errors import Refusal
@@ -96,7 +97,8 @@ class DeviceAnswersRoute:
         async with self._endpoint.open(order.request(), order.answer_so_far(), wants=wants) as attempt:
             try:
                 async for event in attempt:
-                    await reply.piece(event_line(event, attempt.usage))
+                    if not isinstance(event, Alive):
+                        await reply.piece(event_line(event, attempt.usage))
             except EndpointFailure as failure:
                 await reply.piece(failure_line(failure, attempt.usage))
         await reply.end()

@@ -48,6 +48,7 @@ class AttemptState:
     first_content_at: float | None = None
     last_at: float = 0.0  # when its last content came
     quiet_from: float = 0.0  # its silence is counted from here at the earliest
+    heard_at: float = 0.0  # when its last sign of life came that was no content
     paused_at: float | None = None  # since when it is paused; None: it is not
     paused_s: float = 0.0  # of the pauses after which it went on
     ended_at: float | None = None

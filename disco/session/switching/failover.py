@@ -68,7 +68,8 @@ class FailoverControl:
         if again is None:
             self.failures.note(name, failure, now)
             migration.has_failed(name)
-        if self.error is None or isinstance(self.error, BudgetExceededError):
+        is_spare = migration.is_doubt and migration.is_target(state) and migration.source.active
+        if not is_spare and (self.error is None or isinstance(self.error, BudgetExceededError)):
             self.error = failure.error
         self.made_up_for = False
         writer, rise = self._transcript.writer, self.rise
@@ -174,21 +175,7 @@ class FailoverControl:
         transcript = self._transcript
         self._migration.stay()
         transcript.playback.banking = False
-        step = next_step(
-            FailoverView(
-                now=now,
-                until=self._attempts.deadlines.total_at,
-                candidates=self._candidates,
-                order=self._order if self.rise is None else self.rise.in_order(self._order),
-                failures=self.failures,
-                max_retries=self._config.max_retries,
-                starts_wait=transcript.writer is None and bool(self._race.pending),
-                has_content=transcript.tokens > 0,
-                nothing_shown=transcript.nothing_shown,
-                may_continue=transcript.only_text and self._config.may_continue,
-            ),
-            failure,
-        )
+        step = next_step(self.view(now), failure)
         if isinstance(step, StartWaiting):
             self._race.start_due(now, out, all_of_them=True)
         elif isinstance(step, Replace):
@@ -202,6 +189,23 @@ class FailoverControl:
             self.error = self.error or failure.error
             return False
         return True
+
+    def view(self, now: float) -> FailoverView:
+        """Return what decides who may take over now, and from where."""
+        transcript = self._transcript
+        return FailoverView(
+            now=now,
+            until=self._attempts.deadlines.total_at,
+            candidates=self._candidates,
+            order=self._order if self.rise is None else self.rise.in_order(self._order),
+            failures=self.failures,
+            max_retries=self._config.max_retries,
+            starts_wait=transcript.writer is None and bool(self._race.pending),
+            has_content=transcript.tokens > 0,
+            nothing_shown=transcript.nothing_shown,
+            may_continue=transcript.only_text and self._config.may_continue,
+            writers={segment.writer.candidate.name for segment in transcript.segments},
+        )
 
     def _beginning(self, target: Candidate, beginning: Beginning) -> tuple[Role, Prefix]:
         """Return the role and the prefix of the replacement."""
