@@ -165,10 +165,12 @@ class SilenceControl:
             return None
         heir = self._next_heir(now)
         if heir is None:
-            return None
-        if (
-            self._failover.rise is not None or self._plan.assist is not None
-        ):  # nobody can write beside a judged answer
+            # A model on this machine writes text token by token: one that does not hangs, and may be asked again.
+            hangs = writer.candidate.place == "device" and writer.first_content_at is not None
+            may_go_on = self._failover.view(now).may_continue and writer.candidate.continues
+            return self._in_place(writer, is_spared=True) if hangs and may_go_on else None
+        # Nobody can write beside an answer that is judged or divided.
+        if self._failover.rise is not None or self._plan.assist is not None:
             return self._in_place(writer, is_spared=heir.is_spared)
         limit_s = self._slow_s(writer, is_spared=heir.is_spared)
         dry_at = -inf
@@ -180,20 +182,17 @@ class SilenceControl:
 
     def _in_place(self, state: AttemptState, *, is_spared: bool) -> _Due | None:
         """Let an attempt fail that another one can only replace; only where nothing need be learnt for that."""
-        if (
-            not (self._config.is_hedged and state.active)
-            or state.waits_for_its_turn
-            or state.paused_at is not None
-        ):
+        may_fail = self._config.is_hedged and state.active and state.paused_at is None
+        if not may_fail or state.waits_for_its_turn:
             return None
         return _Due(state.silent_from + self._slow_s(state, is_spared=is_spared), [state])
 
     def _slow_s(self, state: AttemptState, *, is_spared: bool) -> float:
         """Return how long an attempt may be silent, s."""
         candidate = state.candidate
-        fixed = (
-            (LATE if is_spared or not candidate.may_be_doubted else SOON) if self._config.is_hedged else None
-        )
+        fixed = None
+        if self._config.is_hedged:
+            fixed = LATE if is_spared or not candidate.may_be_doubted else SOON
         least = Limits(0.0, 0.0) if self._heirs < MOST_HEIRS else fixed or NEVER
         if state.first_content_at is not None:
             return max(slow_gap_s(candidate, fixed), least.gap_s)
