@@ -18,7 +18,17 @@ from math import inf
 from disco.candidate import Candidate
 from disco.cost.budget_reservation import BudgetReservation
 from disco.errors import EndpointFailure
-from disco.events import Delta, Ended, Parked, Progress, SeamReport, SpeculationReport, Traffic, Usage
+from disco.events import (
+    Delta,
+    DeltaKind,
+    Ended,
+    Parked,
+    Progress,
+    SeamReport,
+    SpeculationReport,
+    Traffic,
+    Usage,
+)
 from disco.judging import AgreementJudge
 from disco.plan import Plan
 from disco.playback import Playback

@@ -47,7 +47,10 @@ def test_a_fault_of_a_real_connection_is_the_one_in_memory(proxy, case, loop):
     virtual = anyio.run(ask, MemoryServer(befallen(case.fault)), backend=name, backend_options=options)
 
     calm(real)
-    if (case.fault.kind, case.fault.moment) == (Kind.STALL, Moment.HEAD):  # a hedge is there before this patience ends
+    if (case.fault.kind, case.fault.moment) == (
+        Kind.STALL,
+        Moment.HEAD,
+    ):  # a hedge is there before this patience ends
         assert real.attempts == [("server", None), ("device", None)]
     else:
         assert real.attempts == virtual.attempts

@@ -26,6 +26,7 @@ from disco.session.session_config import RunningMigration
 from disco.session.switching.failover import FailoverControl
 from disco.session.switching.failover_rule import Beginning, stalled
 from disco.session.switching.silence_rule import (
+    AT_ONCE,
     LATE,
     MOST_HEIRS,
     NEVER,
@@ -44,11 +45,11 @@ _LATE_S = 0.03  # a timer that is so late says that this process was busy
 
 
 class _Heir(NamedTuple):
-    """Who may take over, where it would begin, whether the preset spares it, and not before when, s."""
+    """Who may take over, where it would begin, after which silence at the least, and not before when, s."""
 
     candidate: Candidate
     beginning: Beginning
-    is_spared: bool
+    least: Limits
     not_before: float
 
 
@@ -83,6 +84,8 @@ class SilenceControl:
         others = (*self._plan.fallbacks, *(start.endpoint for start in self._plan.starts))
         spared = [name for name in others if name not in resting and name not in self._plan.heirs]
         self._spared = tuple(spared) if self._config.is_hedged else ()
+        # A silence that is only unusual is no reason to rise.
+        self._least = LATE if self._plan.cascade is None else SOON
 
     # ------------------------------------------------------------------ when
 
@@ -140,11 +143,11 @@ class SilenceControl:
             return self._due_at_first(now) if writer is None else self._due_after(writer, now)
         target = self._attempts.states[moving.target]
         if moving.rises:  # the answer that stands is there
-            return self._in_place(target, is_spared=True)
+            return self._in_place(target, LATE)
         if not moving.is_doubt and self._migration.source.active:  # see `MigrationControl.late_at`
             return None
         other = self._next_heir(now)  # an heir that is silent, too, makes room for another one
-        return None if other is None else self._in_place(target, is_spared=other.is_spared)
+        return None if other is None else self._in_place(target, other.least)
 
     def _due_at_first(self, now: float) -> _Due | None:
         silent = [a for a in self._attempts.states if a.active]
@@ -154,9 +157,7 @@ class SilenceControl:
         if heir is None:
             return None
         # All of them must be slow.
-        slow = [
-            max(a.works_from_at, a.quiet_from) + self._slow_s(a, is_spared=heir.is_spared) for a in silent
-        ]
+        slow = [max(a.works_from_at, a.quiet_from) + self._slow_s(a, heir.least) for a in silent]
         at = max(heir.not_before, *slow)
         return _Due(at, silent, heir) if at < min(inf, self._race.next_at) else None
 
@@ -168,11 +169,11 @@ class SilenceControl:
             # A model on this machine writes text token by token: one that does not hangs, and may be asked again.
             hangs = writer.candidate.place == "device" and writer.first_content_at is not None
             may_go_on = self._failover.view(now).may_continue and writer.candidate.continues
-            return self._in_place(writer, is_spared=True) if hangs and may_go_on else None
+            return self._in_place(writer, LATE) if hangs and may_go_on else None
         # Nobody can write beside an answer that is judged or divided.
         if self._failover.rise is not None or self._plan.assist is not None:
-            return self._in_place(writer, is_spared=heir.is_spared)
-        limit_s = self._slow_s(writer, is_spared=heir.is_spared)
+            return self._in_place(writer, heir.least)
+        limit_s = self._slow_s(writer, heir.least)
         dry_at = -inf
         if self._config.streams and self._config.pace_tps is not None:
             dry_at = now + self._transcript.playback.slack_s(now)
@@ -180,20 +181,20 @@ class SilenceControl:
         at = doubted_at(silent, heir.candidate, self._config.prompt_tokens + self._transcript.tokens)
         return _Due(max(at, heir.not_before), [writer], heir)
 
-    def _in_place(self, state: AttemptState, *, is_spared: bool) -> _Due | None:
+    def _in_place(self, state: AttemptState, least: Limits) -> _Due | None:
         """Let an attempt fail that another one can only replace; only where nothing need be learnt for that."""
         may_fail = self._config.is_hedged and state.active and state.paused_at is None
         if not may_fail or state.waits_for_its_turn:
             return None
-        return _Due(state.silent_from + self._slow_s(state, is_spared=is_spared), [state])
+        return _Due(state.silent_from + self._slow_s(state, least), [state])
 
-    def _slow_s(self, state: AttemptState, *, is_spared: bool) -> float:
-        """Return how long an attempt may be silent, s."""
-        candidate = state.candidate
-        fixed = None
+    def _slow_s(self, state: AttemptState, least: Limits) -> float:
+        """Return how long an attempt may be silent, s; no less than `least`."""
+        candidate, fixed = state.candidate, None
         if self._config.is_hedged:
-            fixed = LATE if is_spared or not candidate.may_be_doubted else SOON
-        least = Limits(0.0, 0.0) if self._heirs < MOST_HEIRS else fixed or NEVER
+            fixed = LATE if least is LATE or not candidate.may_be_doubted else SOON
+        if self._heirs >= MOST_HEIRS and least is AT_ONCE:
+            least = fixed or NEVER
         if state.first_content_at is not None:
             return max(slow_gap_s(candidate, fixed), least.gap_s)
         tokens = self._config.prompt_tokens + state.prefix.tokens
@@ -217,7 +218,8 @@ class SilenceControl:
                     beginning = view.beginning(candidate, if_proved=if_proved)
                     if name not in busy and beginning is not None and self._fits(candidate, now):
                         not_before = failures.again[name] if name in failures.failed else -inf
-                        return _Heir(candidate, beginning, name in self._spared, not_before)
+                        least = self._least if name in self._spared else AT_ONCE
+                        return _Heir(candidate, beginning, least, not_before)
         return None
 
     def _fits(self, candidate: Candidate, now: float) -> bool:

@@ -9,8 +9,8 @@ and where nobody may take over, nothing else does. Where another endpoint may, i
     | one that often comes back after all         | `LATE.first_s`           | `LATE.gap_s`  |
     | any, if only what the preset spares is left | `LATE.first_s`           | `LATE.gap_s`  |
 
-Only content ends a silence. Comments, empty deltas and role chunks show that a connection lives, and the reader
-nothing.
+In a cascade another tier starts after `SOON` at the earliest. Only content ends a silence: comments, empty deltas and
+role chunks show that a connection lives, and the reader nothing.
 
 In mid-answer the reader's clock counts as well. With `x` the limit of the table, the last content at `t`, `D` the time
 at which the reader has read all that is written (at once where no reader's pace is known), and `h` the time that the
@@ -31,6 +31,7 @@ from math import inf
 from disco.candidate import Candidate
 
 __all__ = [
+    "AT_ONCE",
     "LATE",
     "MOST_HEIRS",
     "NEVER",
@@ -58,7 +59,7 @@ class Limits:
 
 SOON = Limits(first_s=3.0, gap_s=3.0)  # the reader is to have the other's first word within 5 s
 LATE = Limits(first_s=30.0, gap_s=15.0)
-NEVER = Limits(inf, inf)
+AT_ONCE, NEVER = Limits(0.0, 0.0), Limits(inf, inf)
 
 
 def slow_first_s(candidate: Candidate, tokens: int, expected_s: float, fixed: Limits | None) -> float:

@@ -13,10 +13,12 @@ import httpx2
 import openai
 import pytest
 from faults.in_memory import RESET, SILENCE, MemoryServer, Replies, Reply, Step
+from faults.lab import device
 from plain_server import TEXT, PlainServer
 from scripted_server import chunk, sse
 
 from disco import AsyncDisco, Backup
+from disco.endpoints.simulation.simulated_script import Fault as Silent
 from disco.endpoints.simulation.simulated_text import tokenise
 
 pytestmark = pytest.mark.anyio
@@ -129,6 +131,20 @@ async def test_before_the_first_content_another_starts_beside_the_silent_one_wit
     assert (endpoint, role) == ("backup-1", "hedge")
     assert at_s <= 5.0
     assert heard.took_s < 5.0 + FIRST_S + 2.0
+
+
+@pytest.mark.parametrize("preset", ["balanced", "cheap", "cascade"])
+@pytest.mark.parametrize("budget", [None, {"server_tokens": 100_000, "per": "day"}], ids=str)
+async def test_in_every_preset_a_server_starts_beside_a_silent_device(preset, budget):
+    dead = device(fault=Silent(0, silence_s=SILENCE, kind=None))
+    memory = MemoryServer(plain())
+    settings = {"http_client": httpx2.AsyncClient(transport=memory), "price": (1.0, 1.0), "budget": budget}
+    asker = AsyncDisco(local=dead, preset=preset, base_url=memory.base_url, api_key="key", **settings)
+    async with asker:
+        heard = await hear(asker)
+    assert heard.text == TEXT
+    assert all(at_s <= 5.0 for _, _, at_s in heard.started)
+    assert heard.at[0] <= 5.0
 
 
 @pytest.mark.parametrize(
