@@ -20,7 +20,6 @@ from disco.cost.budget_reservation import BudgetReservation
 from disco.errors import EndpointFailure
 from disco.events import (
     Delta,
-    DeltaKind,
     Ended,
     Parked,
     Progress,

@@ -30,7 +30,7 @@ class AttemptOutcome(StrEnum):
 
 
 # Needed at every token: a look-up on the enum costs more than the rest of `active` (3.11).
-_RUNNING = AttemptOutcome.RUNNING
+_RUNNING, _ROLE = AttemptOutcome.RUNNING, DeltaKind.ROLE
 
 
 @dataclass(slots=True)
@@ -120,7 +120,10 @@ class AttemptState:
 
 def is_content(deltas: list[Delta]) -> bool:
     """Whether a batch holds content, the only thing that wins a race (design rule 1)."""
-    return any(d.kind is not DeltaKind.ROLE for d in deltas)
+    for delta in deltas:  # a loop: `any` takes four times as long
+        if delta.kind is not _ROLE:
+            return True
+    return False
 
 
 def is_text(deltas: list[Delta]) -> bool:
