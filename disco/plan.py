@@ -257,8 +257,8 @@ class Plan:
         starts: at least one; the earliest need not come first.
         fallbacks: endpoints that may replace a failed one, in order of preference; never an endpoint that the request
             may not use.
-        heirs: endpoints that may start because another one is silent for longer than it nearly ever is, in order of
-            preference; a silence is a failure only later. Never an endpoint that the preset spares.
+        heirs: endpoints that may start because another one is silent (`session.switching.silence_rule`), in order of
+            preference. Never an endpoint that the preset spares.
         migrations: by name of the writing endpoint, the migration that it allows; an endpoint that is missing keeps
             the answer.
         order: "auto" pauses a source that can pause at the cut, lets it go on if the target is late, and stops another

@@ -24,19 +24,23 @@ def whole_number(value: object) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """The four clocks of an attempt, in seconds; None switches one off.
+    """When an attempt has failed, in seconds; None: never. By default after the SDK's patience.
+
+    Where another endpoint may take over, it starts long before that, beside the silent one
+    (`session.switching.silence_rule`).
 
     Attributes:
         connect_s: until there is a connection, s.
-        first_content_s: from the request to the first content, s.
-        gap_s: between two pieces of content, s.
+        first_content_s: without a sign of life before the first content, s. As with the SDK, any bytes are such a sign,
+            comments and empty deltas too.
+        gap_s: the same behind it, s.
         total_s: for the whole answer, s.
     """
 
     connect_s: float | None = 5.0
-    first_content_s: float | None = 30.0
-    gap_s: float | None = 15.0
-    total_s: float | None = 600.0
+    first_content_s: float | None = 600.0
+    gap_s: float | None = 600.0
+    total_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +54,6 @@ class Request:
             without `messages`, `model`, `stream` and `extra_body["disco"]`.
         extra_headers, extra_query: passed to the server unchanged; not in the repr, since they may contain secrets.
         timeouts: the clocks of each attempt.
-        timeouts_alone: the clocks of the only server that may serve the request, where no other endpoint may take
-            over; None: as `timeouts`.
         retries: how often the endpoint was asked before for this answer.
         responses: the body of the `/responses` request that the application made, without `stream` and
             `extra_body["disco"]`; None where it made a chat request. The other fields are its translation.
@@ -76,7 +78,6 @@ class Request:
     extra_headers: Mapping[str, str] | None = field(default=None, repr=False)
     extra_query: Mapping[str, object] | None = field(default=None, repr=False)
     timeouts: Timeouts = field(default_factory=Timeouts)
-    timeouts_alone: Timeouts | None = None
     retries: int = 0
     responses: Mapping[str, Any] | None = field(default=None, repr=False)
     classes: tuple[str, ...] = field(default=(), repr=False)
@@ -95,12 +96,7 @@ class Request:
         Args:
             deadline_s: the limit, s.
         """
-        alone = self.timeouts_alone
-        return replace(
-            self,
-            timeouts=replace(self.timeouts, total_s=deadline_s),
-            timeouts_alone=None if alone is None else replace(alone, total_s=deadline_s),
-        )
+        return replace(self, timeouts=replace(self.timeouts, total_s=deadline_s))
 
     @property
     def max_tokens(self) -> int | None:

@@ -12,7 +12,6 @@ import httpx2
 from disco.client.chat.routed_request import (
     RESPONSES,
     Routed,
-    clocks_alone,
     clocks_of,
     is_answer,
     model_of,
@@ -110,17 +109,14 @@ async def open_session(
     from disco.client.chat.http_encoding import chat_request, without_markers  # noqa: PLC0415 - as above
     from disco.client.responses.responses_request import server_body  # noqa: PLC0415 - rarely needed
 
-    clocks = client.timeouts
     request = chat_request(
         routed.chat,
-        timeouts=clocks_of(options.timeout, clocks),
+        timeouts=clocks_of(options.timeout, client.timeouts),
         headers=without_markers(options) or None,
         query=options.params or None,
     )
     if routed.url == RESPONSES:
         request = replace(request, responses=server_body(routed.body))
-    if client._timeouts is None:  # noqa: SLF001 - our own mixin
-        request = replace(request, timeouts_alone=clocks_alone(options.timeout, client.timeout))
     if client.redact is not None:
         request = await _redacted_outside(request, client.redact, client.router, routed.own)
     return await client.router.open(

@@ -193,7 +193,7 @@ def prepare(
     view.watch.claim(plan, view.now)
     if features.reach == "any" and request.redaction is None:  # else the prompt is private
         request = replace(request, may_be_saved=True)
-    request = with_clocks(request, plan, by_name)
+    request = with_short_connect(request, plan)
     config = SessionConfig(
         prompt_tokens=features.prompt_tokens,
         max_tokens=features.max_tokens,
@@ -205,6 +205,7 @@ def prepare(
         timeouts=request.timeouts,
         max_retries=max_retries,
         least_tokens=partial(least_tokens, request),
+        is_hedged=True,
     )
     session = Session(
         plan,
@@ -284,20 +285,10 @@ def passes_on(preset: Preset, options: RequestOptions) -> bool:
     return options.pace_tps == "off"
 
 
-def with_clocks(request: Request, plan: Plan, by_name: Mapping[str, Candidate]) -> Request:
-    """Set the clocks for whether another endpoint may serve.
-
-    If one may, an absent server must cost little time. If the only endpoint is a server, there is nothing better to do
-    than to wait as long as the SDK does.
-    """
-    serving = dict.fromkeys([*(start.endpoint for start in plan.starts), *plan.fallbacks])
-    if len(serving) == 1 and request.timeouts_alone is not None:
-        (name,) = serving
-        if by_name[name].place == "server":
-            return replace(request, timeouts=request.timeouts_alone)
+def with_short_connect(request: Request, plan: Plan) -> Request:
+    """Return the request with little time to connect where another endpoint may serve that does not cool down."""
     failing = sum(not rest.is_spared for rest in plan.deprioritised)
-    others = len(plan.starts) + len(plan.fallbacks) - failing > 1
     limit = request.timeouts.connect_s
-    if not others or (limit is not None and limit <= CONNECT_S):
+    if len(plan.starts) + len(plan.fallbacks) - failing <= 1 or (limit is not None and limit <= CONNECT_S):
         return request
     return replace(request, timeouts=replace(request.timeouts, connect_s=CONNECT_S))

@@ -167,11 +167,8 @@ class RoutedClient:
 
     @property
     def timeouts(self) -> Timeouts:
-        """The clocks of an attempt while another endpoint may take over; see `clocks_alone` for the rest."""
-        if self._timeouts is not None:
-            return self._timeouts
-        is_default = self.timeout == openai.DEFAULT_TIMEOUT
-        return clocks_of(openai.not_given if is_default else self.timeout, Timeouts())
+        """The clocks of an attempt: the client's own, else those of the SDK's `timeout`."""
+        return clocks_of(self.timeout, Timeouts()) if self._timeouts is None else self._timeouts
 
     @property
     def user_agent(self) -> str:

@@ -14,7 +14,7 @@ from disco.dispatch.assist_solver import AnswerSurvival
 from disco.dispatch.cascade import CascadePolicy
 from disco.dispatch.cold_start import with_writer
 from disco.dispatch.eligibility import eligible, known_names, left_out
-from disco.dispatch.heirs import has_data, heirs_of
+from disco.dispatch.heirs import heirs_of
 from disco.dispatch.policies.policy_registry import ASSIST, AUTO, CASCADE, SERVER_ONLY
 from disco.dispatch.presets import Preset
 from disco.dispatch.request_features import TYPICAL_ANSWER_TOKENS, Features
@@ -161,7 +161,7 @@ class Dispatcher:
             known_names(order, [candidate.name for candidate in candidates], "takeover")
             able = _in_order(able, order)
             deprioritised = _in_order(deprioritised, order)
-        heirs = heirs_of(able, arranged, {*resting, *probing}) if has_data(able) else ()
+        heirs = heirs_of(able, arranged, {*resting, *probing})
         if probing and budget_class != "background" and all(start.endpoint in probing for start in starts):
             starts = _backed(starts, able, probing, self._arranging.limited(able), features.prompt_tokens)
         if self._policy not in _WAITS and budget_class != "background":

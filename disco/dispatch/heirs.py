@@ -7,12 +7,7 @@ from collections.abc import Collection, Sequence
 from disco.candidate import Candidate
 from disco.dispatch.arranging import Arrangement
 
-__all__ = ["has_data", "heirs_of"]
-
-
-def has_data(able: Sequence[Candidate]) -> bool:
-    """Whether enough is known about any endpoint to call a silence unusual."""
-    return any(c.silence_s is not None or c.slow_start is not None for c in able)
+__all__ = ["heirs_of"]
 
 
 def heirs_of(able: Sequence[Candidate], arranged: Arrangement, excluded: Collection[str]) -> tuple[str, ...]:

@@ -11,7 +11,6 @@ import numpy as np
 
 from disco.candidate import Candidate, Place
 from disco.dispatch.arranging import Arrangement, BudgetClass
-from disco.dispatch.heirs import has_data
 from disco.dispatch.policies.budget_governor import BudgetGovernor, Room, level_at
 from disco.dispatch.policies.policy import FittedPolicy, Policy, expected
 from disco.dispatch.policies.policy_registry import AUTO, build_policy
@@ -183,7 +182,7 @@ class TwoSided:
         # request at a time may do so: silences are rare, and many such requests would leave no room to the policy.
         reserved = self._reserved.get(limited.place)
         is_free = reserved is None or not governor.counts(reserved)
-        reserves = is_free and room.admits and not uses and has_data(able)
+        reserves = is_free and room.admits and not uses
         ticket = governor.add(tokens, used=uses or reserves)
         if reserves:
             self._reserved[limited.place] = ticket

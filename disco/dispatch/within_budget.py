@@ -43,7 +43,7 @@ def within_budget(
         reservation: the request's budget reservation.
         now: the time on the session's clock, s.
         known: names of endpoints whose TTFT is known. A limited endpoint that is not among them is not started as a
-            hedge, nor because another one is silent. Where it would have started in a race, it starts alone, and the
+            hedge, unless another one is silent. Where it would have started in a race, it starts alone, and the
             others join once it is slow; so its TTFT becomes known.
         prompt_tokens: length of the prompt, estimated.
         urgent: use what is left of the budget without keeping a part of it; never more than that.
@@ -107,7 +107,8 @@ def within_budget(
             moves[source] = move
         else:
             cuts.append(BudgetCut(move.target, "move", "low" if move.target in affordable else "spent"))
-    hedges = {n for n in limited & affordable if n in known and share[n] >= FOR_HEDGES}
+    # A silence is reason enough: that the other's time is not known yet says nothing against it.
+    hedges = {n for n in limited & affordable if share[n] >= FOR_HEDGES}
     heirs = tuple([n for n in plan.heirs if n not in limited or n in hedges])
     if not cuts:
         return plan if heirs == plan.heirs else replace(plan, heirs=heirs)

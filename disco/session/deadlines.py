@@ -18,6 +18,7 @@ class Silent(Protocol):
     first_content_at: float | None
     last_at: float
     quiet_from: float
+    heard_at: float
     paused_at: float | None
 
     @property
@@ -75,12 +76,12 @@ class Deadlines:
         clocks = self._clocks
         if attempt.paused_at is not None:
             return inf
+        limit_s = clocks.gap_s
         if attempt.first_content_at is None:
-            waits = clocks.first_content_s is None or attempt.waits_for_its_turn
-            return inf if waits else attempt.quiet_from + (clocks.first_content_s or 0.0)
-        if clocks.gap_s is None:
-            return inf
-        return max(attempt.last_at, attempt.quiet_from) + clocks.gap_s
+            limit_s = None if attempt.waits_for_its_turn else clocks.first_content_s
+        return (
+            inf if limit_s is None else max(attempt.last_at, attempt.quiet_from, attempt.heard_at) + limit_s
+        )
 
     def due(self, attempts: Iterable[S], now: float) -> list[S]:
         """Return those of `attempts` whose deadline has passed, and set the deadlines of the others again.

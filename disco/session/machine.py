@@ -22,7 +22,7 @@ from disco.events import Alive, Delta, Ended, Parked, Progress, SeamReport, Spec
 from disco.judging import AgreementJudge
 from disco.plan import Plan
 from disco.playback import Playback
-from disco.session.attempt.attempt_state import AttemptOutcome
+from disco.session.attempt.attempt_state import AttemptOutcome, is_content
 from disco.session.attempt.attempt_table import AttemptTable
 from disco.session.effects import Effect, Release
 from disco.session.ending import Ending
@@ -107,7 +107,7 @@ class Session:
             self.assist = AssistControl(parts, self._failover, self.ending, agreement)
             self._writing.assist = self._failover.assist = self.assist
         self.silence = None
-        if plan.heirs:
+        if plan.heirs or (config.is_hedged and plan.fallbacks):
             self.silence = self._writing.silence = SilenceControl(parts, self._failover)
         self.attempts, self.migrations = attempts.states, self.migration.migrations
         self._streams = config.streams
@@ -147,6 +147,7 @@ class Session:
     def alive(self, number: int, alive: Alive, now: float) -> list[Effect]:
         """Handle a sign of life of an attempt's connection, which may excuse its silence for a while."""
         state = self.attempts[number]
+        state.heard_at = now
         if state.active and alive.for_s is not None:
             self._attempts.excused(state, now + alive.for_s)
         return self._noted(now, [])
@@ -157,7 +158,10 @@ class Session:
         out: list[Effect] = []
         if state.outcome is not _RUNNING or self.ending.ended:
             return out
-        state.writes(now)
+        if is_content(deltas):
+            state.writes(now)
+        else:
+            state.heard_at = now
         self._writing.take(state, deltas, now, out)
         return self._settle(now, out)
 
@@ -172,6 +176,7 @@ class Session:
 
     def progressed(self, number: int, progress: Progress, now: float) -> list[Effect]:
         """Handle a report on how far an attempt's prefill has come."""
+        self.attempts[number].heard_at = now
         if self.assist is not None and not self.ending.ended:
             self.assist.progressed(self.attempts[number], progress, now)
         return self._settle(now, [])
@@ -242,7 +247,7 @@ class Session:
         if self.migration.is_late(now):
             self.migration.abandon("late", now, out)
         if self.silence is not None and not self.ending.ended and now >= self.silence.next_at:
-            self.silence.check(now, out)
+            self.ending.unless(self.silence.check(now, out), now, out)
         if self.assist is not None and not self.ending.ended:
             self.ending.unless(self.assist.check_clock(now, out), now, out)
         return self._noted(now, out)

@@ -55,8 +55,10 @@ class SessionConfig:
         may_be_empty: whether the request itself explains an answer without content: it has stop strings, or allows
             hardly a token.
         pace_tps: the reader's pace, None when pacing is off.
-        timeouts: the four clocks.
+        timeouts: when an attempt has failed.
         max_retries: how often the *only* endpoint left is tried again before giving up.
+        is_hedged: whether a silence of which nothing is learnt starts another endpoint, too (see `silence_rule`); a
+            replay plays its formulas without that.
         margin: safety factor on the predicted time of a migration; larger where a late target leaves a gap, and after a
             migration that was given up.
         least_tokens: counts the least tokens that the prompt can have; None: nobody asks (see `cut_prompt`).
@@ -71,6 +73,7 @@ class SessionConfig:
     pace_tps: float | None = None
     timeouts: Timeouts = Timeouts()  # noqa: RUF009 - frozen
     max_retries: int = 2
+    is_hedged: bool = False
     margin: float = 1.25
     least_tokens: Callable[[], int] | None = field(default=None, repr=False, compare=False)
 

@@ -44,6 +44,9 @@ class Writing:
                 state.held.extend(deltas)
             return
         elif migration.is_target(state):
+            if self.silence is not None and not self.silence.may_replace(state, deltas):
+                state.held.extend(deltas)
+                return
             self._arrived(state, deltas, now, out)
         elif self._transcript.writer is None:
             if self.assist is not None:
@@ -75,6 +78,10 @@ class Writing:
             self._attempts.answered_empty(state, now)
         if self.assist is not None and self.assist.ends(state, ended, now, out):
             return
+        if migration.is_doubt and migration.is_target(state) and is_content(state.held):
+            held, state.held = state.held, []
+            self._arrived(state, held, now, out)
+            writer = state
         if self._begins_elsewhere(state, ended, now, out):
             return
         if was_told_to_stop(state, ended, self._max_tokens):
@@ -91,7 +98,9 @@ class Writing:
                 )
                 failure = EndpointFailure(FailureKind.INCOMPLETE, error)
                 self._ending.unless(self._failover.after_rise(failure, now, out), now, out)
-            elif migration.source.active and not (migration.is_doubt and ended.finish_reason == "stop"):
+            elif migration.source.active and not (
+                migration.is_doubt and state.prefix and ended.finish_reason == "stop"
+            ):
                 migration.abandon("target_empty", now, out)
             else:
                 if self.silence is not None and migration.is_doubt:

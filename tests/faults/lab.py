@@ -18,8 +18,8 @@ from disco.request import Timeouts
 from disco.session.records.route_record import RouteRecord
 
 MESSAGES = [{"role": "user", "content": "Erzähl mir vom Meer, bitte. " * 8}]
-# Shorter than a throttled event takes.
-VIRTUAL = Timeouts(connect_s=2.0, first_content_s=3.0, gap_s=3.0, total_s=600.0)
+# Shorter than a throttled event takes, and than the silence after which another endpoint starts.
+VIRTUAL = Timeouts(connect_s=2.0, first_content_s=2.5, gap_s=2.5, total_s=600.0)
 
 
 @dataclass(frozen=True)

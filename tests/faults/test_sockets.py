@@ -47,8 +47,14 @@ def test_a_fault_of_a_real_connection_is_the_one_in_memory(proxy, case, loop):
     virtual = anyio.run(ask, MemoryServer(befallen(case.fault)), backend=name, backend_options=options)
 
     calm(real)
-    assert real.attempts == virtual.attempts
-    assert real.attempts[0] == ("server", case.failure)
+    if (case.fault.kind, case.fault.moment) == (
+        Kind.STALL,
+        Moment.HEAD,
+    ):  # a hedge is there before this patience ends
+        assert real.attempts == [("server", None), ("device", None)]
+    else:
+        assert real.attempts == virtual.attempts
+        assert real.attempts[0] == ("server", case.failure)
     # A reset may take with it what was not read yet.
     if case.fault.moment is Moment.MIDDLE and case.fault.kind is not Kind.RESET:
         cuts = [[(t.prefix_chars, t.tokens) for t in answer.route.attempts] for answer in (real, virtual)]

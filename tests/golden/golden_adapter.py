@@ -250,7 +250,7 @@ class Episode:
             may_migrate=ask.may_move,
             may_continue=features.may_migrate,
             pace_tps=None if pace is None else pace.tps,
-            timeouts=Timeouts(connect_s=None, total_s=ask.total_s),
+            timeouts=Timeouts(connect_s=None, first_content_s=30.0, gap_s=15.0, total_s=ask.total_s),
             max_retries=ask.max_retries,
             may_be_empty=True,  # some of the drawn answers are
         )

@@ -20,7 +20,7 @@ from disco.plan import Assist, Migration, Plan, Start
 from disco.playback import Pace
 from disco.request import Timeouts
 from disco.session.attempt.attempt_state import AttemptOutcome
-from disco.session.switching.silence_rule import MOST_HEIRS, SilentWriter, doubted_at, heir_of
+from disco.session.switching.silence_rule import MOST_HEIRS, SilentWriter, doubted_at
 
 TEXT = "".join(f" word{i}" for i in range(80))
 WRITER = SimulatedProfile(answer=TEXT, ttft_s=0.1, decode_tps=50.0)
@@ -47,7 +47,7 @@ def longest_gap_s(played) -> float:
 
 # ---------------------------------------------------------------------- the rule
 
-RULE = SilentWriter(silent_from=10.0, silence_s=0.5, dry_at=-math.inf)
+RULE = SilentWriter(silent_from=10.0, limit_s=0.5, dry_at=-math.inf)
 DEVICE = Candidate("device", "device", overhead_s=0.2, prefill_tps=100.0, continues=True)
 
 
@@ -58,7 +58,7 @@ DEVICE = Candidate("device", "device", overhead_s=0.2, prefill_tps=100.0, contin
         (replace(RULE, dry_at=20.0), 20.0 - 1.25 * 0.3),  # so late that the reader does not wait
         (replace(RULE, dry_at=10.6), 10.5),  # no earlier than the doubt
         (replace(RULE, false_alarms=2), 12.0),
-        (replace(RULE, silence_s=None, dry_at=20.0), math.inf),  # nothing is known
+        (replace(RULE, limit_s=math.inf, dry_at=20.0), math.inf),  # nothing is known
     ],
 )
 def test_an_heir_starts_when_the_writer_is_in_doubt_and_the_reader_would_wait_for_it_otherwise(writer, at):
@@ -72,14 +72,6 @@ def test_more_on_the_buffer_never_starts_an_heir_sooner_and_it_is_never_sooner_t
     at = doubted_at(SilentWriter(from_at, silence_s, dry_at, alarms), DEVICE, unread)
     assert at >= from_at + silence_s
     assert doubted_at(SilentWriter(from_at, silence_s, dry_at + 1, alarms), DEVICE, unread) >= at
-
-
-def test_the_heir_is_the_first_that_continues_and_has_room():
-    mute, small = replace(DEVICE, name="mute", continues=False), replace(DEVICE, context_tokens=100)
-    last = replace(DEVICE, name="last")
-    assert heir_of([mute, small, last], 90, 20, continues=True) is last
-    assert heir_of([mute, small, last], 90, 20, continues=False) is mute
-    assert heir_of([mute, small], 90, 20, continues=True) is None
 
 
 # ---------------------------------------------------------------------- who goes on

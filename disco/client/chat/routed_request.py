@@ -22,7 +22,6 @@ __all__ = [
     "CHAT",
     "RESPONSES",
     "Routed",
-    "clocks_alone",
     "clocks_of",
     "hide",
     "is_answer",
@@ -36,7 +35,7 @@ CHAT, RESPONSES = "/chat/completions", "/responses"
 
 
 def clocks_of(timeout: Any, base: Timeouts) -> Timeouts:
-    """Return the four clocks for the SDK's `timeout`. It limits silence on the line, so it sets the clocks for silence.
+    """Return the clocks of an attempt for the SDK's `timeout`, which limits silence on the line and never the whole.
 
     Args:
         timeout: seconds, an `httpx2.Timeout`, None for no limit, or one of the SDK's marks for "not given".
@@ -44,27 +43,9 @@ def clocks_of(timeout: Any, base: Timeouts) -> Timeouts:
     """
     if isinstance(timeout, (openai.NotGiven, openai.Omit)):
         return base
-    if timeout is not None and not isinstance(timeout, (int, float)):  # an HTTP package's `Timeout`
-        connect_s, silence_s = timeout.connect, timeout.read
-    else:
-        connect_s = silence_s = timeout
-        if timeout is not None and base.connect_s is not None:
-            connect_s = min(timeout, base.connect_s)
-    return Timeouts(connect_s, silence_s, silence_s, base.total_s)
-
-
-def clocks_alone(timeout: Any, of_client: Any) -> Timeouts:
-    """Return the clocks for the SDK's time-out of a request, or else of its client, just as the SDK keeps it.
-
-    Args:
-        timeout: as for `clocks_of`.
-        of_client: the client's `timeout`.
-    """
-    if isinstance(timeout, (openai.NotGiven, openai.Omit)):
-        timeout = of_client
     if timeout is None or isinstance(timeout, (int, float)):
-        return Timeouts(timeout, timeout, timeout, None)
-    return Timeouts(timeout.connect, timeout.read, timeout.read, None)
+        return Timeouts(timeout, timeout, timeout, base.total_s)
+    return Timeouts(timeout.connect, timeout.read, timeout.read, base.total_s)
 
 
 def hide(error: openai.APIError, client: RoutedClient, options: FinalRequestOptions) -> None:

@@ -48,6 +48,7 @@ _AT_ONCE = 16 * 1024  # bytes of a body that are read without a turn of the even
 # For the few bytes between [DONE] and the end of the body: once they are read, the connection can be reused.
 _DRAIN_S = 0.1
 _CLOSE_S = 1.0
+_HEADERS_S = 1.0  # headers that took longer are told as a sign of life
 _NO_SUCH_PATH = (404, 405, 501)
 
 
@@ -206,7 +207,7 @@ class ServerAttempt(Attempt):
             if used_up(self._request, self._prefix):
                 self._ended = self._stopped = True
                 return Ended("length", Usage())
-            waited = self._meter.waited
+            waited, asked_at = self._meter.waited, anyio.current_time()
             opening = self._opening = anyio.CancelScope()
             with opening, self._wire:
                 if self._call is None:
@@ -215,6 +216,8 @@ class ServerAttempt(Attempt):
                     await self._open_either(self._call)
             if opening.cancelled_caught:
                 raise StopAsyncIteration
+            if self._meter.waited == waited and anyio.current_time() - asked_at > _HEADERS_S:
+                return Alive()
             if self._response is None:
                 if self._must_excuse:
                     self._excused = True

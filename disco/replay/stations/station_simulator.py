@@ -46,6 +46,9 @@ Setting = Callable[[float, tuple[Candidate, ...]], tuple[Candidate, ...]]
 """Returns the stations as they are when a request arrives, at that time in s, given how they are otherwise."""
 
 _NO_CLOCKS = Timeouts(connect_s=None, first_content_s=None, gap_s=None, total_s=None)
+_SILENCES = Timeouts(
+    connect_s=None, first_content_s=30.0, gap_s=15.0, total_s=None
+)  # after which a fault is noticed
 _PROGRESS_EVERY = 64
 _HOLD_S: Mapping[ReleaseUnit, float] = {
     "word": 0.3,
@@ -194,7 +197,7 @@ class _Replay:
         }
         self.pace, self.pace_tps = pace, None if pace is None else pace.tps
         fails = any(station.fault is not None for station in self.stations)
-        self.timeouts = timeouts or (Timeouts(connect_s=None, total_s=None) if fails else _NO_CLOCKS)
+        self.timeouts = timeouts or (_SILENCES if fails else _NO_CLOCKS)
         self.health = Health() if fails and breakers else None
         n = len(workload)
         self.ttft_s: NDArray[np.float64] = np.full(n, math.nan)

@@ -26,7 +26,8 @@ from disco.session.ending import Ending
 from disco.session.parts import SessionParts
 from disco.session.session_config import Judgement, Role
 from disco.session.switching.failover import FailoverControl
-from disco.session.switching.failover_rule import silence
+from disco.session.switching.failover_rule import stalled
+from disco.session.switching.silence_rule import LATE
 
 __all__ = ["AssistControl", "AssistOutcome"]
 
@@ -376,19 +377,23 @@ class AssistControl:
     @property
     def wakes_at(self) -> float:
         """When a heir that is waited for has been silent for too long, in seconds."""
-        limit = self._config.timeouts.first_content_s
+        limit = LATE.first_s if self._config.is_hedged else self._config.timeouts.first_content_s
         state = self._follower.state
         if self._waiting is None or limit is None or state is None or state.waits_for_its_turn:
             return inf
-        since = max(self._waiting[0], state.quiet_from, self._reports[-1][0] if self._reports else 0.0)
-        return since + limit
+        return self._waiting_from(state) + limit
+
+    def _waiting_from(self, heir: AttemptState) -> float:
+        """Return since when the heir that is waited for has said nothing, s."""
+        at = 0.0 if self._waiting is None else self._waiting[0]
+        return max(at, heir.quiet_from, self._reports[-1][0] if self._reports else 0.0)
 
     def check_clock(self, now: float, out: list[Effect]) -> bool:
         """Give the heir up if it has been silent for too long; return whether the answer goes on."""
         state = self._follower.state
         if now < self.wakes_at or state is None:
             return True
-        failure = silence(state.candidate.name, self._config.timeouts, has_spoken=False)
+        failure = stalled(state.candidate.name, now - self._waiting_from(state), has_spoken=False)
         self._failover.lose_follower(state, failure, now)
         out.append(CancelAttempt(state.number))
         return self.lost(state, failure, now, out)

@@ -69,7 +69,8 @@ class FailoverControl:
             unproved = bool(state.prefix) and state.first_content_at is None and not state.candidate.continues
             self.failures.note(name, failure, now, had_to_prove=unproved)
             migration.has_failed(name)
-        if self.error is None or isinstance(self.error, BudgetExceededError):
+        is_spare = migration.is_doubt and migration.is_target(state) and migration.source.active
+        if not is_spare and (self.error is None or isinstance(self.error, BudgetExceededError)):
             self.error = failure.error
         self.made_up_for = False
         writer, rise = self._transcript.writer, self.rise
@@ -179,22 +180,7 @@ class FailoverControl:
         transcript = self._transcript
         self._migration.stay()
         transcript.playback.banking = False
-        is_to_a_part = transcript.writer is not None and transcript.writer.cut_prompt is not None
-        step = next_step(
-            FailoverView(
-                now=now,
-                until=self._attempts.deadlines.total_at,
-                candidates=self._candidates,
-                order=self._order if self.rise is None else self.rise.in_order(self._order),
-                failures=self.failures,
-                max_retries=self._config.max_retries,
-                starts_wait=transcript.writer is None and bool(self._race.pending),
-                has_content=transcript.tokens > 0,
-                nothing_shown=transcript.nothing_shown,
-                may_continue=transcript.only_text and self._config.may_continue and not is_to_a_part,
-            ),
-            failure,
-        )
+        step = next_step(self.view(now), failure)
         if isinstance(step, StartWaiting):
             self._race.start_due(now, out, all_of_them=True)
         elif isinstance(step, Replace):
@@ -208,6 +194,24 @@ class FailoverControl:
             self.error = self.error or failure.error
             return False
         return True
+
+    def view(self, now: float) -> FailoverView:
+        """Return what decides who may take over now, and from where."""
+        transcript = self._transcript
+        is_to_a_part = transcript.writer is not None and transcript.writer.cut_prompt is not None
+        return FailoverView(
+            now=now,
+            until=self._attempts.deadlines.total_at,
+            candidates=self._candidates,
+            order=self._order if self.rise is None else self.rise.in_order(self._order),
+            failures=self.failures,
+            max_retries=self._config.max_retries,
+            starts_wait=transcript.writer is None and bool(self._race.pending),
+            has_content=transcript.tokens > 0,
+            nothing_shown=transcript.nothing_shown,
+            may_continue=transcript.only_text and self._config.may_continue and not is_to_a_part,
+            writers={segment.writer.candidate.name for segment in transcript.segments},
+        )
 
     def _beginning(self, target: Candidate, beginning: Beginning) -> tuple[Role, Prefix]:
         """Return the role and the prefix of the replacement."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
@@ -23,6 +23,7 @@ __all__ = [
     "has_replaced",
     "next_step",
     "silence",
+    "stalled",
 ]
 
 RETRY_S = 0.5  # first back-off before the only endpoint is tried again, seconds; doubles with each retry
@@ -134,6 +135,7 @@ class FailoverView:
         has_content: whether the answer has any content.
         nothing_shown: whether the reader has nothing of the answer.
         may_continue: whether another endpoint may continue the answer.
+        writers: names of endpoints that have written part of the answer.
     """
 
     now: float
@@ -146,11 +148,13 @@ class FailoverView:
     has_content: bool
     nothing_shown: bool
     may_continue: bool
+    writers: Collection[str] = ()
 
     def beginning(self, candidate: Candidate, *, if_proved: bool) -> Beginning | None:
-        """Return where this endpoint could begin; None where it cannot take over.
+        """Return where this endpoint could begin; None where it cannot take over: the one rule of who may, and when.
 
-        `if_proved`: an endpoint also counts that has yet to prove that it continues.
+        `if_proved`: an endpoint also counts that has yet to prove that it continues. Not one that has failed in its own
+        text: the proof takes requests and seconds, and most often there is none.
         """
         if not self.has_content:
             return Beginning.FIRST
@@ -159,6 +163,7 @@ class FailoverView:
         if self.nothing_shown:
             return Beginning.ANEW
         proves = if_proved and candidate.continues_if_proved and self.may_continue
+        proves = proves and not (candidate.name in self.writers and candidate.name in self.failures.failed)
         return Beginning.GO_ON if proves else None
 
 
@@ -194,6 +199,15 @@ def _retry(view: FailoverView) -> Step:
             if beginning is not None and at <= view.until:
                 return Retry(candidate, beginning, at)
     return GiveUp()
+
+
+def stalled(endpoint: str, silent_s: float, *, has_spoken: bool) -> EndpointFailure:
+    """Return the failure of an attempt that was silent while another could go on."""
+    kind = FailureKind.STALLED if has_spoken else FailureKind.TIMEOUT
+    error = AnswerTimeoutError(
+        f"Endpoint {endpoint!r} was silent for {silent_s:.2f} s, and another one has gone on with the answer."
+    )
+    return EndpointFailure(kind, error)
 
 
 def silence(endpoint: str, clocks: Timeouts, *, has_spoken: bool) -> EndpointFailure:

@@ -2,15 +2,21 @@
 
 Before the first content this is a hedge, one more start in the race. In mid-answer it is an heir: it reads the prompt
 and the last good prefix like the target of a migration, and whoever writes first goes on. If that is the heir, the
-writer has failed (stalled), as after its fixed clock. If it is the writer, the heir was not needed.
+writer has failed (stalled). If it is the writer, the heir was not needed. An heir that must begin anew, because nobody
+can go on and the reader has nothing yet, replaces the writer only once it has written more.
+
+Who may start is whoever could take over if the silent one failed (`FailoverView.beginning`) and does not cool down.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import inf
+from typing import NamedTuple
 
 from disco.candidate import Candidate
-from disco.errors import AnswerTimeoutError, EndpointFailure, FailureKind
+from disco.errors import EndpointFailure
+from disco.events import Delta
 from disco.playback import last_word_start
 from disco.request import Prefix
 from disco.session.attempt.attempt_state import AttemptState, Role
@@ -18,7 +24,19 @@ from disco.session.effects import Effect
 from disco.session.parts import SessionParts
 from disco.session.session_config import RunningMigration
 from disco.session.switching.failover import FailoverControl
-from disco.session.switching.silence_rule import MOST_HEIRS, SilentWriter, doubted_at, heir_of
+from disco.session.switching.failover_rule import Beginning, stalled
+from disco.session.switching.silence_rule import (
+    AT_ONCE,
+    LATE,
+    MOST_HEIRS,
+    NEVER,
+    SOON,
+    Limits,
+    SilentWriter,
+    doubted_at,
+    slow_first_s,
+    slow_gap_s,
+)
 
 __all__ = ["SilenceControl"]
 
@@ -26,8 +44,26 @@ _ROUNDING = 1e-9  # of times, s
 _LATE_S = 0.03  # a timer that is so late says that this process was busy
 
 
+class _Heir(NamedTuple):
+    """Who may take over, where it would begin, after which silence at the least, and not before when, s."""
+
+    candidate: Candidate
+    beginning: Beginning
+    least: Limits
+    not_before: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Due:
+    """What is to happen at `at`, s: `heir` starts beside the silent attempts; None: the silent one has failed."""
+
+    at: float
+    silent: list[AttemptState]
+    heir: _Heir | None = None
+
+
 class SilenceControl:
-    """Starts heirs of silent attempts. Mutable: `next_at`, `_seen`, `_false_alarms`, `_heirs`, `_not_before`.
+    """Starts heirs of silent attempts.
 
     Attributes:
         next_at: call `check` no later than this; earlier does no harm, and it is often too early. `inf`: not at all.
@@ -42,6 +78,14 @@ class SilenceControl:
         self._false_alarms = 0
         self._heirs = 0
         self._not_before = -inf
+        self._holds = False  # the next piece of the writer in doubt does not end the doubt
+        # Who starts only after a long silence: what the preset spares, but nobody who cools down.
+        resting = {rest.endpoint for rest in self._plan.deprioritised if not rest.is_spared}
+        others = (*self._plan.fallbacks, *(start.endpoint for start in self._plan.starts))
+        spared = [name for name in others if name not in resting and name not in self._plan.heirs]
+        self._spared = tuple(spared) if self._config.is_hedged else ()
+        # A silence that is only unusual is no reason to rise.
+        self._least = LATE if self._plan.cascade is None else SOON
 
     # ------------------------------------------------------------------ when
 
@@ -50,7 +94,7 @@ class SilenceControl:
         writer = self._transcript.writer
         self._seen = writer, None if writer is None else writer.first_content_at, self._migration.moving
         due = self._due(now)
-        self.next_at = inf if due is None else max(due[0], self._not_before)
+        self.next_at = inf if due is None else max(due.at, self._not_before)
 
     def wakes_at(self, now: float) -> float:
         """Return `next_at`, computed again where another writer writes, or where a migration began or ended.
@@ -64,74 +108,128 @@ class SilenceControl:
             self.note(now)
         return self.next_at
 
-    def check(self, now: float, out: list[Effect]) -> None:
-        """Start a hedge or an heir if the rule says so.
+    def check(self, now: float, out: list[Effect]) -> bool:
+        """Start a hedge or an heir if the rule says so; return whether the answer goes on.
 
         Where the call itself comes late, this process was busy: what came meanwhile is read first.
         """
-        due = self._due(now)
-        if due is not None and due[0] <= now + _ROUNDING:
-            if now - due[0] > _LATE_S and self._not_before < due[0]:
+        goes_on, due = True, self._due(now)
+        if due is not None and due.at <= now + _ROUNDING:
+            if now - due.at > _LATE_S and self._not_before < due.at:
                 self._not_before = now + _LATE_S
             if now + _ROUNDING < self._not_before:
                 self.note(now)
-                return
-            self._heirs += 1
-            _, heir, doubted = due
-            for state in doubted:
-                state.doubted_at = now
-            if self._transcript.writer is None:
-                self._hedge(heir, now, out)
+                return True
+            first = due.silent[0]
+            if due.heir is None:
+                goes_on = self._failover.fail(first, self._stalled(first, now), now, out)
             else:
-                self._start_heir(doubted[0], heir, now, out)
+                self._heirs += 1
+                if due.heir.candidate.name in self._failover.failures.failed:
+                    self._failover.failures.retries += 1
+                for state in due.silent:
+                    state.doubted_at = now
+                if self._transcript.writer is None:
+                    self._hedge(due.heir.candidate, now, out)
+                else:
+                    self._start_heir(first, due.heir.candidate, due.heir.beginning, now, out)
         self.note(now)
+        return goes_on
 
-    def _due(self, now: float) -> tuple[float, Candidate, list[AttemptState]] | None:
-        """Return when to start which endpoint, and who is then in doubt; None: there is nothing to start."""
-        if self._heirs >= MOST_HEIRS or self._migration.moving is not None:
+    def _due(self, now: float) -> _Due | None:
+        """Return what is to happen next; None: nothing."""
+        moving, writer = self._migration.moving, self._transcript.writer
+        if moving is None:
+            return self._due_at_first(now) if writer is None else self._due_after(writer, now)
+        target = self._attempts.states[moving.target]
+        if moving.rises:  # the answer that stands is there
+            return self._in_place(target, LATE)
+        if not moving.is_doubt and self._migration.source.active:  # see `MigrationControl.late_at`
             return None
-        writer = self._transcript.writer
-        return self._due_at_first(now) if writer is None else self._due_after(writer, now)
+        other = self._next_heir(now)  # an heir that is silent, too, makes room for another one
+        return None if other is None else self._in_place(target, other.least)
 
-    def _due_at_first(self, now: float) -> tuple[float, Candidate, list[AttemptState]] | None:
+    def _due_at_first(self, now: float) -> _Due | None:
         silent = [a for a in self._attempts.states if a.active]
-        heir = heir_of(self._free(now, Prefix()), self._config.prompt_tokens, 0, continues=False)
-        if heir is None or not silent or any(a.waits_for_its_turn or a.prefix for a in silent):
+        if not silent or any(a.waits_for_its_turn or a.prefix for a in silent):
             return None
-        tokens = self._config.prompt_tokens
-        # All of them must be slow. Before there is data on each, that is not known.
-        at = max(max(a.works_from_at, a.quiet_from) + a.candidate.slow_first_token_s(tokens) for a in silent)
-        return (at, heir, silent) if at < min(inf, self._race.next_at) else None
-
-    def _due_after(
-        self, writer: AttemptState, now: float
-    ) -> tuple[float, Candidate, list[AttemptState]] | None:
-        transcript, config = self._transcript, self._config
-        may_move = config.may_continue and transcript.only_text and self._plan.assist is None
-        is_silent = writer.active and writer.first_content_at is not None and writer.paused_at is None
-        if not (may_move and is_silent and writer.candidate.silence_s is not None) or self._failover.rise:
-            return None
-        prefix = Prefix(tokens=transcript.tokens)
-        heir = heir_of(self._free(now, prefix), config.prompt_tokens, transcript.tokens, continues=True)
+        heir = self._next_heir(now)
         if heir is None:
             return None
-        dry_at = -inf
-        if config.streams and config.pace_tps is not None:
-            dry_at = now + transcript.playback.slack_s(now)
-        silent = SilentWriter(writer.silent_from, writer.candidate.silence_s, dry_at, self._false_alarms)
-        return doubted_at(silent, heir, config.prompt_tokens + transcript.tokens), heir, [writer]
+        # All of them must be slow.
+        slow = [max(a.works_from_at, a.quiet_from) + self._slow_s(a, heir.least) for a in silent]
+        at = max(heir.not_before, *slow)
+        return _Due(at, silent, heir) if at < min(inf, self._race.next_at) else None
 
-    def _free(self, now: float, prefix: Prefix) -> list[Candidate]:
-        """Return the heirs that have not failed, have nothing to do, and are within the budget, in order."""
+    def _due_after(self, writer: AttemptState, now: float) -> _Due | None:
+        if not writer.active or writer.paused_at is not None or writer.waits_for_its_turn:
+            return None
+        heir = self._next_heir(now)
+        if heir is None:
+            # A model on this machine writes text token by token: one that does not hangs, and may be asked again.
+            hangs = writer.candidate.place == "device" and writer.first_content_at is not None
+            may_go_on = self._failover.view(now).may_continue and writer.candidate.continues
+            return self._in_place(writer, LATE) if hangs and may_go_on else None
+        # Nobody can write beside an answer that is judged or divided.
+        if self._failover.rise is not None or self._plan.assist is not None:
+            return self._in_place(writer, heir.least)
+        limit_s = self._slow_s(writer, heir.least)
+        dry_at = -inf
+        if self._config.streams and self._config.pace_tps is not None:
+            dry_at = now + self._transcript.playback.slack_s(now)
+        silent = SilentWriter(writer.silent_from, limit_s, dry_at, self._false_alarms)
+        at = doubted_at(silent, heir.candidate, self._config.prompt_tokens + self._transcript.tokens)
+        return _Due(max(at, heir.not_before), [writer], heir)
+
+    def _in_place(self, state: AttemptState, least: Limits) -> _Due | None:
+        """Let an attempt fail that another one can only replace; only where nothing need be learnt for that."""
+        may_fail = self._config.is_hedged and state.active and state.paused_at is None
+        if not may_fail or state.waits_for_its_turn:
+            return None
+        return _Due(state.silent_from + self._slow_s(state, least), [state])
+
+    def _slow_s(self, state: AttemptState, least: Limits) -> float:
+        """Return how long an attempt may be silent, s; no less than `least`."""
+        candidate, fixed = state.candidate, None
+        if self._config.is_hedged:
+            fixed = LATE if least is LATE or not candidate.may_be_doubted else SOON
+        if self._heirs >= MOST_HEIRS and least is AT_ONCE:
+            least = fixed or NEVER
+        if state.first_content_at is not None:
+            return max(slow_gap_s(candidate, fixed), least.gap_s)
+        tokens = self._config.prompt_tokens + state.prefix.tokens
+        return max(slow_first_s(candidate, tokens, state.first_token_s(tokens), fixed), least.first_s)
+
+    def _next_heir(self, now: float) -> _Heir | None:
+        """Return who may take over now; None: nobody may.
+
+        First who needs no proof that it continues, first whom the preset does not spare. One that has failed may be
+        asked again as after any failure.
+        """
+        view, failures = self._failover.view(now), self._failover.failures
         busy = {a.candidate.name for a in self._attempts.states if a.active}
-        reservation = self._parts.reservation
-        return [
-            self._parts.candidates[name]
-            for name in self._plan.heirs
-            if name not in busy
-            and name not in self._failover.failures.failed
-            and (reservation is None or reservation.allowance(name, prefix, now))
-        ]
+        fresh = [[n for n in names if n not in failures.failed] for names in (self._plan.heirs, self._spared)]
+        may_retry = failures.retries < view.max_retries
+        again = sorted(failures.again, key=failures.again.__getitem__) if may_retry else []
+        for names in (*fresh, [n for n in again if n in self._plan.heirs or n in self._spared]):
+            for if_proved in (False, True):
+                for name in names:
+                    candidate = self._parts.candidates[name]
+                    beginning = view.beginning(candidate, if_proved=if_proved)
+                    if name not in busy and beginning is not None and self._fits(candidate, now):
+                        not_before = failures.again[name] if name in failures.failed else -inf
+                        least = self._least if name in self._spared else AT_ONCE
+                        return _Heir(candidate, beginning, least, not_before)
+        return None
+
+    def _fits(self, candidate: Candidate, now: float) -> bool:
+        """Whether a candidate's context has room for the answer so far, and its budget."""
+        written, reservation = self._transcript.tokens, self._parts.reservation
+        room = candidate.context_tokens
+        if room is not None and self._config.prompt_tokens + written >= room:
+            return False
+        prefix = Prefix(tokens=written)
+        return reservation is None or bool(reservation.allowance(candidate.name, prefix, now))
 
     # ------------------------------------------------------------------ before the first content
 
@@ -142,47 +240,66 @@ class SilenceControl:
     def won(self, winner: AttemptState, now: float) -> None:
         """Tell the watch, before the losers are stopped, who was silent until a hedge wrote.
 
-        The answer does not move there any more. That an empty role chunk has come makes the endpoint reachable.
+        The answer does not move there any more.
         """
         if winner.role is not Role.HEDGE:
             return
         for loser in self._attempts.states:
-            if loser is winner or not loser.active or loser.doubted_at is None:
-                continue
-            self._migration.has_failed(loser.candidate.name)
-            if not loser.held:
-                self._attempts.too_silent(loser, self._stalled(loser, FailureKind.TIMEOUT, now), now)
+            if loser is not winner and loser.active and loser.doubted_at is not None:
+                self._migration.has_failed(loser.candidate.name)
+                self._attempts.too_silent(loser, self._stalled(loser, now), now)
 
     # ------------------------------------------------------------------ in mid-answer
 
-    def _start_heir(self, writer: AttemptState, heir: Candidate, now: float, out: list[Effect]) -> None:
+    def _start_heir(
+        self, writer: AttemptState, heir: Candidate, beginning: Beginning, now: float, out: list[Effect]
+    ) -> None:
         """Let the heir read, from the last whole word; a word that the reader has seen must be written again."""
-        transcript = self._transcript
-        text, shown = transcript.written, transcript.shown_chars
-        cut = last_word_start(text)
-        withheld = ""
-        if not cut or cut < shown:
-            cut, withheld = shown, text[cut:shown]
+        transcript, cut, prefix = self._transcript, 0, Prefix()
+        self._holds = self._config.is_hedged and now - writer.silent_from >= SOON.gap_s
+        if beginning is Beginning.GO_ON:
+            text, shown, withheld = transcript.written, transcript.shown_chars, ""
+            cut = last_word_start(text)
+            if not cut or cut < shown:
+                cut, withheld = shown, text[cut:shown]
         beyond = transcript.take_back(cut)
-        prefix = transcript.prefix_for(heir, writer.candidate, cut, withheld)
+        if beginning is Beginning.GO_ON:
+            prefix = transcript.prefix_for(heir, writer.candidate, cut, withheld)
         state = self._attempts.open(heir.name, Role.HEIR, prefix, now, out)
         unread = self._config.prompt_tokens + prefix.tokens
         self._migration.begin(writer, state, cut, beyond, now, "silence", unread_tokens=unread)
 
+    def may_replace(self, target: AttemptState, deltas: list[Delta]) -> bool:
+        """Whether a target that has now written these deltas is to replace its source.
+
+        An heir that began anew has first to write more than its source, unless that has failed.
+        """
+        moving = self._migration.moving
+        if moving is None or not moving.is_doubt or target.prefix or not self._migration.source.active:
+            return True
+        there = self._transcript.tokens + sum(d.tokens for d in moving.beyond)
+        return sum(d.tokens for d in (*target.held, *deltas)) > there
+
     def came_back(self, now: float, out: list[Effect]) -> None:
-        """Let the writer go on, which has written before its heir did."""
+        """Let the writer go on, which has written before its heir did.
+
+        After a long silence one piece says little: a server that writes a word every few seconds is as good as silent.
+        The piece waits behind the cut until the next one or the heir.
+        """
+        if self._holds:
+            self._holds = False
+            return
         self._false_alarms += 1
         self._migration.abandon("source_back", now, out)
 
     def lost(self, now: float, out: list[Effect]) -> None:
         """Let the writer fail, whose heir has written first."""
-        source = self._migration.source
+        moving, source = self._migration.moving, self._migration.source
+        if moving is not None and not moving.cut_chars:
+            self._transcript.begin_anew()
         if source.active:
-            self._failover.give_up(source, self._stalled(source, FailureKind.STALLED, now), now, out)
+            self._failover.give_up(source, self._stalled(source, now), now, out)
 
-    def _stalled(self, state: AttemptState, kind: FailureKind, now: float) -> EndpointFailure:
-        error = AnswerTimeoutError(
-            f"Endpoint {state.candidate.name!r} was silent for {now - state.silent_from:.2f} s, longer than it "
-            "nearly ever is, and another endpoint has gone on with the answer."
-        )
-        return EndpointFailure(kind, error)
+    def _stalled(self, state: AttemptState, now: float) -> EndpointFailure:
+        has_spoken = state.first_content_at is not None
+        return stalled(state.candidate.name, now - state.silent_from, has_spoken=has_spoken)

@@ -100,7 +100,7 @@ def test_doubts_are_few_and_are_earned_by_answers():
     for _ in range(FEWEST):
         learn(known, attempt())
     for _ in range(400):
-        in_doubt = known.silence_s() is not None
+        in_doubt = known.may_be_doubted
         doubts += in_doubt
         learn(known, attempt(doubted_at=1.0 if in_doubt else None))
     assert doubts <= MOST_DOUBTS + 400 * EARNED

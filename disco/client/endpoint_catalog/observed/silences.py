@@ -56,16 +56,19 @@ class Silences:
         else:
             sample.observe(value)
 
+    @property
+    def may_be_doubted(self) -> bool:
+        """Whether a doubt is left; see `Candidate.may_be_doubted`."""
+        return self.doubts_left >= 1.0
+
     def silence_s(self) -> float | None:
-        """Return `Candidate.silence_s`; None where too little is known, or no doubt is left."""
-        if self.doubts_left < 1.0:
-            return None
+        """Return `Candidate.silence_s`; None where too little is known."""
         limit_s = self.gaps.exceeded_by(FALSE_ALARM_SHARE)
         return None if limit_s is None else max(limit_s, LEAST_SILENCE_S)
 
     def slow_start(self) -> float | None:
-        """Return what one in a hundred of `starts` exceeds; None where too little is known, or no doubt is left."""
-        return None if self.doubts_left < 1.0 else self.starts.exceeded_by(HEDGED_SHARE)
+        """Return what one in a hundred of `starts` exceeds; None where too little is known."""
+        return self.starts.exceeded_by(HEDGED_SHARE)
 
     def count(self, state: AttemptState) -> None:
         """Count the doubt that an attempt of a finished answer has cost, or what it has earned."""

@@ -117,6 +117,7 @@ class EndpointStatistics:
             loads=able.loads,
             silence_s=self.silences.silence_s(),
             slow_start=self._slow_start(overhead_s),
+            may_be_doubted=self.silences.may_be_doubted,
             queue_s=((able.waiting or 0) + self.planned) * self._turn_s(),
             decode_tps=self.decode_tps,
             continues=able.continues,
