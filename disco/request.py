@@ -37,7 +37,7 @@ class Request:
         messages: the conversation, as OpenAI message dicts.
         model: the *server's* model name, as the application wrote it.
         params: every other body parameter that was given (`max_tokens`, `temperature`, `tools`, ...),
-            without `messages`, `model`, `stream` and `extra_body["disco"]`.
+            without `messages`, `model`, `stream`, `stream_options.include_usage` and `extra_body["disco"]`.
         extra_headers, extra_query: passed to the server unchanged; not in the repr, since they may contain secrets.
         timeouts: the clocks of each attempt.
         timeouts_alone: the clocks of the only server that may serve the request, where no other endpoint may take
@@ -54,7 +54,8 @@ class Request:
         added_tokens: the most tokens that the redaction adds to the prompt, as far as it is known.
         may_be_saved: whether a model on this machine may save on disk what it has read of the prompt, where the
             application chose that (`prompt_cache`). False: only where it saves private prompts, too.
-        streams: whether the application asked for a stream. disco asks for one in any case, and may do without.
+        streams, counts: whether the application asked for a stream, and in it for the usage. disco asks for both in
+            any case, and may do without where a server refuses them.
         drafts: where a budget limits a pair of drafter and verify server: how many tokens its drafter may process
             besides the prompt, and its server in vain; None: as many as they like.
     """
@@ -75,6 +76,7 @@ class Request:
     added_tokens: int = 0
     may_be_saved: bool = False
     streams: bool = False
+    counts: bool = False
     drafts: int | None = None
 
     def due_in(self, deadline_s: float) -> Request:
