@@ -51,7 +51,7 @@ class Request:
         messages: the conversation, as OpenAI message dicts.
         model: the *server's* model name, as the application wrote it.
         params: every other body parameter that was given (`max_tokens`, `temperature`, `tools`, ...),
-            without `messages`, `model`, `stream` and `extra_body["disco"]`.
+            without `messages`, `model`, `stream`, `stream_options.include_usage` and `extra_body["disco"]`.
         extra_headers, extra_query: passed to the server unchanged; not in the repr, since they may contain secrets.
         timeouts: the clocks of each attempt.
         retries: how often the endpoint was asked before for this answer.
@@ -67,7 +67,8 @@ class Request:
         may_be_saved: whether a model on this machine may save on disk what it has read of the prompt, where the
             application chose that (`prompt_cache`). False: only where it saves private prompts, too.
         unusual: by parameter (or "messages"), how an endpoint refuses its value that takes the API's own values only.
-        streams: whether the application asked for a stream. disco asks for one in any case, and may do without.
+        streams, counts: whether the application asked for a stream, and in it for the usage. disco asks for both in
+            any case, and may do without where a server refuses them.
         drafts: where a budget limits a pair of drafter and verify server: how many tokens its drafter may process
             besides the prompt, and its server in vain; None: as many as they like.
     """
@@ -88,6 +89,7 @@ class Request:
     may_be_saved: bool = False
     unusual: Mapping[str, Exception] = field(default_factory=dict, repr=False, compare=False)
     streams: bool = False
+    counts: bool = False
     drafts: int | None = None
 
     def due_in(self, deadline_s: float) -> Request:

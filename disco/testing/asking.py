@@ -79,7 +79,7 @@ async def collect(
             assert progress is not None, "progress that was not asked for"
             assert not batches, "progress behind text"
             progress.append(event)
-        elif not isinstance(event, Alive):
+        else:
             assert isinstance(event, list)
             assert event, "an empty batch"
             assert all(isinstance(delta, Delta) for delta in event)

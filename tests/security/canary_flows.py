@@ -55,7 +55,7 @@ FAILURES: dict[str, list[Any]] = {
     "500": answer(f"<html>{QUOTE}</html>".encode(), status="500 Oops", content_type="text/html"),
     "web page": answer(f"<html>{QUOTE}</html>".encode(), content_type="text/html"),
     "reset": [STREAM_HEAD, piece(sse(*WORDS[:4], done=False)), RESET],
-    "incomplete": stream(sse(*WORDS[:4])),
+    "incomplete": stream(sse(*WORDS[:4], done=False)),
     "garbage": stream(sse(WORDS[0], done=False), f"data: {{{QUOTE}\n\n".encode()),
     "wrong types": stream(sse(WORDS[0], {**WORDS[1], "choices": [{"delta": {"content": {"x": QUOTE}}}]})),
     "error in stream": stream(sse(*WORDS[:4], {"error": {"message": QUOTE, "code": "x"}})),

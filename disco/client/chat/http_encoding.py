@@ -105,20 +105,22 @@ def chat_request(
     headers: Mapping[str, str] | None = None,
     query: Mapping[str, object] | None = None,
 ) -> Request:
-    """Return the request of a `/chat/completions` body.
+    """Return the request of a `/chat/completions` body; what it says of streams stands beside the parameters.
 
     Raises:
         TypeError: `messages` or `model` is missing.
         NoEndpointError: a field has a wrong type or is out of range; see `check_chat`.
     """
-    params = {k: v for k, v in body.items() if k not in ("messages", "model", "stream")}
+    params = {k: v for k, v in body.items() if k not in ("messages", "model", "stream", "stream_options")}
     messages, model = body.get("messages"), body.get("model")
     if messages is None or model is None:
         missing = "messages" if messages is None else "model"
         raise TypeError(f"Missing required argument: {missing!r} of chat.completions.create()")
     unusual = check_chat(body)
-    if not params.get("stream_options"):
-        params.pop("stream_options", None)
+    options = body.get("stream_options") or {}
+    more = {k: v for k, v in options.items() if k != "include_usage"}
+    if more:
+        params["stream_options"] = more
     return Request(
         messages=list(messages),
         model=model,
@@ -128,6 +130,7 @@ def chat_request(
         timeouts=timeouts,
         unusual=unusual,
         streams=bool(body.get("stream")),
+        counts=bool(options.get("include_usage")),
     )
 
 

@@ -126,7 +126,7 @@ class StreamAdditions:
         options = request.params.get("stream_options")
         own = dict(options) if isinstance(options, Mapping) else {}
         made = []
-        if not own.get("include_usage"):
+        if not request.counts:
             made.append(_StreamAddition("stream_options", own, key, self._takes))
         if not request.streams:
             made.append(_StreamAddition("stream", {}, key, self._takes))

@@ -44,7 +44,9 @@ _TAIL_GAP_S = 3.0
 _TAIL_S = 15.0
 # An answer that comes as a whole: its server is silent for as long as it writes.
 _WHOLE_S = 120.0
-_AT_ONCE = 16 * 1024  # bytes of a body that are read without a turn of the event loop
+# What is read without a turn of the event loop: bytes of a body, and events, which may be very small.
+_AT_ONCE = 16 * 1024
+_EVENTS_AT_ONCE = 64
 # For the few bytes between [DONE] and the end of the body: once they are read, the connection can be reused.
 _DRAIN_S = 0.1
 _CLOSE_S = 1.0
@@ -82,7 +84,7 @@ class ServerAttempt(Attempt):
         ),
         *("_body", "_call", "_closed", "_ended", "_eof", "_excused", "_has_begun", "_idle", "_is_cut"),
         *("_opening", "_over", "_reader", "_request", "_response", "_running", "_sent", "_spliced"),
-        *("_splitter", "_stopped", "_tail", "_unread", "_unread_at", "_wire"),
+        *("_splitter", "_stopped", "_tail", "_unread", "_unread_at", "_waiting", "_wire"),
     )
 
     def __init__(
@@ -119,6 +121,7 @@ class ServerAttempt(Attempt):
         self._body: AsyncGenerator[bytes, None] | None = None
         self._has_begun = False  # something of the body has come
         self._unread, self._unread_at = b"", 0  # a large piece of the body, and how much of it was read
+        self._waiting: list[bytes] = []  # events, of many that came at once
         # When the answer was complete but for its tail, and when the last event of the tail came.
         self._tail: tuple[float, float] | None = None
         self._excused = False  # the session knows that silence says nothing now
@@ -224,7 +227,7 @@ class ServerAttempt(Attempt):
                     return Alive(_WHOLE_S)
                 # The wait for a probe is over. The server's time to first token begins now.
                 return Started()
-        while not self._over:
+        while not self._over or self._waiting:
             if self._reader.is_sure:
                 if not self._excused:
                     self._excused = True
@@ -271,7 +274,7 @@ class ServerAttempt(Attempt):
             if deltas is not None:
                 self._tail = began, anyio.current_time()
             return deltas
-        self._over = True
+        self._over, self._waiting = True, []
         return []
 
     async def _read(self) -> list[Delta] | None:
@@ -279,6 +282,9 @@ class ServerAttempt(Attempt):
         reader = self._reader
         if reader.broken is not None:
             raise reader.broken
+        if self._waiting:
+            await anyio.lowlevel.checkpoint()
+            return self._passed_on(self._waiting)
         try:
             if self._unread:
                 await anyio.lowlevel.checkpoint()
@@ -316,15 +322,14 @@ class ServerAttempt(Attempt):
 
     def _passed_on(self, events: list[bytes]) -> list[Delta]:
         """Return the deltas in events, as the reader gets them."""
-        reader = self._reader
-        deltas = reader.read(events)
+        reader, self._waiting = self._reader, events[_EVENTS_AT_ONCE:]
+        deltas = reader.read(events[:_EVENTS_AT_ONCE] if self._waiting else events)
         if self._limit is not None:
             self._limit.read(deltas)
-        self._over = self._over or reader.done
-        if self._spliced is None:
-            return deltas
-        deltas = self._spliced.pass_on(deltas)
-        self._over = self._over or self._spliced.is_cut
+        if self._spliced is not None:
+            deltas = self._spliced.pass_on(deltas)
+        if reader.done or (self._spliced is not None and self._spliced.is_cut):
+            self._over, self._waiting = True, []
         return deltas
 
     async def _read_document(self, first: bytes) -> list[Delta]:

@@ -112,6 +112,8 @@ def reported_error(body: object) -> object:
 def reason_in(value: object) -> str | None:
     """Return a finish reason; None for what is none, such as an empty text, a number, or "null" (DashScope)."""
     return value if isinstance(value, str) and value.strip() and value != "null" else None
+
+
 def presentable(body: dict[str, Any], data: bytes) -> dict[str, Any]:
     """Return the JSON in `data` without what no model could be made of, or could be written as JSON again.
 

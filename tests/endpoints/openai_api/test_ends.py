@@ -23,8 +23,10 @@ from faults.in_memory import (  # noqa: F401 - fixtures
     spoken,
 )
 from scripted_server import chunk, sse, usage
+from server.asgi import ask
 
 from disco import Backup
+from disco.server import make_app
 
 pytestmark = pytest.mark.anyio
 
@@ -294,3 +296,21 @@ async def test_what_a_few_compressed_bytes_become_stops_neither_the_loop_nor_the
             await create(one)
         tasks.cancel_scope.cancel()
     assert longest < 0.15  # with other tests beside it; alone it is 0.02
+
+
+async def test_disco_serve_says_the_same():
+    """Before a server with a backup: a late usage, an answer under another type, and an error beside a chunk."""
+    asked = {"model": "m", "messages": [{"role": "user", "content": "sea"}]}
+    ends = [event("Rhine "), event(finish="stop"), 1.1, event("and Rhone"), sse(usage(900, 40))]
+    for steps, said in (
+        (ends, WHOLE),
+        ([event(WHOLE, finish=""), DONE], WHOLE),
+        ([ERRORS["an empty delta"], DONE], "from the backup"),
+    ):
+        one, _ = asking(*steps, by="backup", headers=HEAD)
+        async with one:
+            answer = await ask(make_app(one), "/v1/chat/completions", asked)
+        body = json.loads(answer.body)
+        assert (answer.status, body["choices"][0]["message"]["content"]) == (200, said)
+        if steps is ends:
+            assert body["usage"]["prompt_tokens"] == 900
