@@ -15,6 +15,8 @@ from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+import anyio.lowlevel
+
 from disco.endpoints.openai_api.http_transport import TrafficCounter
 from disco.endpoints.openai_api.sse import MAX_EVENT_BYTES, EventSplitter, EventTooLargeError
 from disco.errors import attach_evidence
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DirectAnswer", "Document", "Sends", "reports_put_off"]
 
-_MOST_UNREAD_BYTES = 2**16  # of a body that waits to be read for the record: reading it takes some 10 ms
+_TURN_S = 0.01  # after which other tasks run
 
 _log = logging.getLogger("disco")
 
@@ -101,7 +103,8 @@ class DirectAnswer:
 
     Attributes:
         notes: what came, in order: seconds on the clock of `time.monotonic`, and a text, or what is still to be read:
-            the data of an event, or a whole document. `direct_record` puts deltas in its place.
+            the data of an event, or a whole document. `direct_record` puts deltas in its place, up to `notes_read`.
+        is_streamed: whether the answer is streamed.
         finish_reason: why the answer ended; None while it is not known.
         usage: the server's count.
         failed: the error that ended the answer.
@@ -118,11 +121,12 @@ class DirectAnswer:
         stream: bool,
     ) -> None:
         self._router, self._server = router, server
-        self._url, self._body, self._options, self._stream = url, body, own, stream
+        self._url, self._body, self._options, self.is_streamed = url, body, own, stream
 
         self.created_s, self.began_at = time.time(), time.monotonic()
         self.ended_at: float | None = None
-        self.notes: list[tuple[float, str | bytes | Delta]] = []
+        self.notes: list[tuple[float, str | bytes | list[Delta]]] = []
+        self.notes_read = 0
         self.finish_reason: str | None = None
         self.usage: Usage | None = None
         self.failed: Exception | None = None
@@ -130,8 +134,7 @@ class DirectAnswer:
         self.is_cancelled = False
         self.reader: Any = None  # of the notes
         self._splitter = EventSplitter()
-        self._unread_bytes = 0
-        self._document = b""
+        self._document = bytearray()
         self.traffic = Traffic()
         self._wire: Sends | None = Sends()
         self.failures: list[tuple[float, float, BaseException | int]] = []  # see `Sends`
@@ -201,16 +204,12 @@ class DirectAnswer:
 
     def came(self, piece: bytes) -> None:
         """Note a piece of a body that somebody else parses."""
-        if not self._stream:
+        if not self.is_streamed:
             self._document += piece[: MAX_EVENT_BYTES + 1 - len(self._document)]
             return
         at = time.monotonic()
         with contextlib.suppress(EventTooLargeError):
-            self.notes += [(at, event) for event in self._splitter.feed(piece)]
-        self._unread_bytes += len(piece)
-        if self._unread_bytes > _MOST_UNREAD_BYTES:
-            self._unread_bytes = 0
-            self._read_notes()
+            self.notes += [(at, event) for event in self._splitter.feed(piece) if event]
 
     @property
     def endpoint(self) -> str:
@@ -222,10 +221,19 @@ class DirectAnswer:
         """The name of the server, once there is text."""
         return self.endpoint if self.notes or self._route is not None else None
 
-    def _read_notes(self) -> None:
+    async def read_in_turns(self, error: BaseException | None = None) -> None:
+        """Read, ahead of `end`, what its record or its error will need; other tasks run meanwhile."""
+        if (isinstance(error, Exception) or self._report is not None) and self.ended_at is None:
+            began = time.monotonic()
+            for _ in self._reading():
+                if time.monotonic() - began > _TURN_S:
+                    await anyio.lowlevel.checkpoint()
+                    began = time.monotonic()
+
+    def _reading(self) -> Iterator[None]:
         from disco.client.direct.direct_record import read_notes  # noqa: PLC0415 - numpy loads with it
 
-        read_notes(self, self._url)
+        return read_notes(self, self._url)
 
     def end(self, error: BaseException | None = None) -> None:
         """Note that the answer has ended: complete, with an error, or because the reader left. Once."""
@@ -254,12 +262,12 @@ class DirectAnswer:
 
     def _note_whole(self, response: Any) -> None:
         """Note the body of a response that somebody else has read."""
-        whole = self._document
+        whole = bytes(self._document)
         if not (whole or self.notes or response is None or response.is_error) and response.is_closed:
             with contextlib.suppress(Exception):  # it was closed unread
                 whole = response.content
         if 0 < len(whole) <= MAX_EVENT_BYTES:
-            if self._stream and whole.lstrip()[:1] != b"{":
+            if self.is_streamed and whole.lstrip()[:1] != b"{":
                 self.came(whole)
             else:
                 self.notes.append((time.monotonic(), Document(whole)))
@@ -307,8 +315,11 @@ class DirectAnswer:
 
     def text(self) -> str:
         """Return the text that came so far."""
-        self._read_notes()
-        return "".join(item if isinstance(item, str) else item.text for _, item in self.notes)  # type: ignore[union-attr]
+        for _ in self._reading():
+            pass
+        items: list[Any] = [item for _, item in self.notes]
+        texts = ([item] if isinstance(item, str) else [delta.text for delta in item] for item in items)
+        return "".join(text for several in texts for text in several)
 
     def route(self) -> RouteRecord:
         """Return the route record; it is written once."""
@@ -316,7 +327,14 @@ class DirectAnswer:
             from disco.client.direct.direct_record import write_record  # noqa: PLC0415 - as above
 
             self._route = write_record(
-                self, self._router, self._server, self._url, self._body, self._options, stream=self._stream
+                self,
+                self._router,
+                self._server,
+                self._url,
+                self._body,
+                self._options,
+                stream=self.is_streamed,
             )
-            self._body, self.notes, self.reader = {}, [], None  # a record holds no text
+            self._body, self.reader = {}, None  # a record holds no text
+            self.notes.clear()
         return self._route

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import math
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 import openai
 
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 __all__ = ["failure_of", "read_notes", "write_record"]
 
 
+_AT_ONCE = 32  # notes
+
+
 def write_record(
     direct: DirectAnswer,
     router: Router,
@@ -46,7 +50,8 @@ def write_record(
     stream: bool,
 ) -> RouteRecord:
     """Write the record of an answer that has ended."""
-    read_notes(direct, url)
+    for _ in read_notes(direct, url):
+        pass
     model = str(body.get("model"))
     candidate, preset = router.candidate_of(server, model, own)
     params = {name: value for name, value in body.items() if name not in ("messages", "model")}
@@ -73,12 +78,11 @@ def _play(session: Session, direct: DirectAnswer, prompt_tokens: int) -> None:
     number = _play_failures(session, direct)
     given = direct.usage or Usage()
     written = 0
-    for at, item in direct.notes:
-        delta: Any = Delta(item) if isinstance(item, str) else item
-        if len(direct.notes) == 1 and delta.tokens:  # a whole answer
-            delta.tokens = max(1, given.completion_tokens)
-        written += delta.tokens
-        session.deltas(number, [delta], at)
+    for at, deltas in _batches(direct):
+        if len(direct.notes) == 1 and deltas[0].tokens:  # a whole answer
+            deltas[0].tokens = max(1, given.completion_tokens)
+        written += sum(delta.tokens for delta in deltas)
+        session.deltas(number, deltas, at)
     was_answered = direct.failed is None or bool(direct.notes)
     usage = Usage(
         given.prompt_tokens or (prompt_tokens if was_answered else 0),
@@ -93,6 +97,23 @@ def _play(session: Session, direct: DirectAnswer, prompt_tokens: int) -> None:
     else:
         session.ended(number, Ended(direct.finish_reason or "stop", usage), end)
     session.stopped(number, usage, end, traffic=direct.traffic)
+
+
+def _batches(direct: DirectAnswer) -> Iterator[tuple[float, list[Delta]]]:
+    """Yield what came, and when; what came within a millisecond is one batch, as one read is to a session."""
+    batch: list[Delta] = []
+    began = -math.inf
+    for at, item in direct.notes:
+        if at - began > 1e-3:
+            if batch:
+                yield began, batch
+            batch, began = [], at
+        if isinstance(item, str):
+            batch.append(Delta(item))
+        else:
+            batch += cast("list[Delta]", item)
+    if batch:
+        yield began, batch
 
 
 def _play_failures(session: Session, direct: DirectAnswer) -> int:
@@ -120,20 +141,25 @@ def failure_of(error: Exception) -> EndpointFailure:
     return EndpointFailure(kind, error, may_retry=False)
 
 
-def read_notes(direct: DirectAnswer, url: str) -> None:
-    """Put the deltas of what was noted unread in its place: those that a session would get."""
+def read_notes(direct: DirectAnswer, url: str) -> Iterator[None]:
+    """Put the deltas of what was noted unread in its place: those that a session would get. Yields now and then."""
     reader: ChunkReader = direct.reader or (ChatReader() if url == CHAT else ResponseReader())
     direct.reader = reader
-    read: list[tuple[float, str | bytes | Delta]] = []
-    for at, item in direct.notes:
-        if not isinstance(item, bytes):
-            read.append((at, item))
-            continue
-        # Data may be of any shape; what the record would like to know of it must not fail an answer.
-        with contextlib.suppress(Exception):
-            events = _events_of(item, url) if isinstance(item, Document) else [item]
-            read += [(at, delta) for delta in reader.read(events)]
-    direct.notes = read
+    while direct.notes_read < len(direct.notes):
+        place = direct.notes_read
+        direct.notes_read += 1
+        at, item = direct.notes[place]
+        if isinstance(item, bytes):
+            direct.notes[place] = at, []
+            # Data may be of any shape; what the record would like to know of it must not fail an answer.
+            with contextlib.suppress(Exception):
+                events = _events_of(item, url) if isinstance(item, Document) else [item]
+                deltas = reader.read(events)
+                for delta in deltas:
+                    delta.raw = None  # a record shows no chunks
+                direct.notes[place] = at, deltas
+        if place % _AT_ONCE == 0:
+            yield
     direct.finish_reason, direct.usage = reader.finish_reason, reader.usage
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import json
 import math
 import ssl
 import sys
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
@@ -164,7 +165,9 @@ async def _chunks(
                     await exhaust(body, note=reader.received)
                 break
         reader.body_ended()
+        await reader.read_in_turns()
     except BaseException as error:
+        await reader.read_in_turns(error)
         reader.fail(error)
         raise
     finally:
@@ -196,9 +199,12 @@ class _ChunkReader:
     def __init__(self, stream: Any) -> None:
         self.noted: DirectAnswer | None = None
         self.done = False
+        self._first, self._has_events = b"", False
         self._client, self._cast_to = stream._client, stream._cast_to  # noqa: SLF001 - the SDK's own
         self._response: Any = None
         self._wire: Sends | None = None
+        self.received: Callable[[bytes], None] = _nothing  # counts a piece
+        self._note: Callable[[Any], None] = _nothing
         self._splitter = EventSplitter(most_bytes=math.inf)
         self._template: ChunkTemplate | None = None
         self._templates = _MAX_TEMPLATES
@@ -214,39 +220,51 @@ class _ChunkReader:
         self._response = response
         self.noted = self.noted or taken_over(response)
         self._wire = None if self.noted is None else self.noted.counting(response)
-
-    def received(self, piece: bytes) -> None:
-        """Count a piece."""
         if self._wire is not None:
-            self._wire.received(piece)
+            self.received = self._wire.received
+        if self.noted is not None:
+            self._note = self.noted.notes.append
 
     def chunks(self, piece: bytes) -> Iterator[ChatCompletionChunk]:
         """Yield the chunks that the piece completes. Raises as the SDK's own stream."""
         # What is noted is what the record is made of: a text, or an event for the reader of all other answers.
-        note = _nothing if self.noted is None else self.noted.notes.append
+        note, template = self._note, self._template
+        if not self._first:
+            self._first = piece
         for event in self._splitter.feed(piece):
-            template = self._template
             if template is not None and (text := template.text(event)) is not None:
                 note((time.monotonic(), text))
                 yield template.chunk(text)
                 continue
+            if not event.strip():
+                continue  # a sign of life
+            self._has_events = True
             note((time.monotonic(), event))
             if event.startswith(b"[DONE]"):
                 self.done = True
                 return
-            if event.strip():  # else a sign of life
-                yield self._parsed(event)
+            yield self._parsed(event)
+            template = self._template
 
     def body_ended(self) -> None:
-        """Drop an event that the body did not end. Raises as the SDK's own stream, which decodes it first."""
+        """Drop an event that the body did not end. Raises as the SDK's own stream, which decodes every line."""
         if self._wire is not None:
             self._wire.ended()
         (self._splitter.end() or b"").decode()
+        if not self._has_events:
+            codecs.getincrementaldecoder("utf-8")().decode(self._first)  # of an unknown coding, perhaps
+
+    async def read_in_turns(self, error: BaseException | None = None) -> None:
+        """See `DirectAnswer`."""
+        if self.noted is not None:
+            await self.noted.read_in_turns(error)
 
     def fail(self, error: BaseException) -> None:
         """Note that reading has failed; raise the SDK's error where it has one for this."""
         raised = _as_the_sdk_raises(error, self._response)
         self.end(raised)
+        if self.noted is not None and isinstance(raised, Exception):
+            self.noted.fail(raised)  # also behind the end: of a stream that was closed
         if raised is not error:
             raise raised from error
 
@@ -281,7 +299,7 @@ class _ChunkReader:
 
 
 def _nothing(_: object) -> None:
-    """Note nothing."""
+    """Neither count nor note."""
 
 
 def as_constructed(model: Any) -> None:

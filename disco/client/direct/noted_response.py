@@ -39,15 +39,15 @@ class _NotedBody:
     _is_asked = False  # for the next piece: when that is the last, the response closes itself
     headers: Any
 
-    # The SDK and httpx2 read through `iter_raw` in `iter_bytes`.
+    # `aiter_bytes` and `iter_bytes` of httpx2 read through the raw ones.
 
     def aiter_bytes(self, chunk_size: int | None = None) -> AsyncGenerator[bytes, None]:
-        body = super().aiter_bytes(chunk_size)  # type: ignore[misc]
-        return in_turns(self._noted_async(body) if self._is_coded else body)
+        body: Any = super().aiter_bytes(chunk_size)  # type: ignore[misc]
+        return self._noted_async(body, chunk_size) if self._is_coded else body
 
     def aiter_raw(self, chunk_size: int | None = None) -> AsyncGenerator[bytes, None]:
         body: Any = super().aiter_raw(chunk_size)  # type: ignore[misc]
-        return body if self._is_coded else self._noted_async(body)
+        return body if self._is_coded else self._noted_async(body, chunk_size)
 
     def iter_bytes(self, chunk_size: int | None = None) -> Iterator[bytes]:
         body: Any = super().iter_bytes(chunk_size)  # type: ignore[misc]
@@ -73,13 +73,19 @@ class _NotedBody:
     def _is_coded(self) -> bool:
         return "content-encoding" in self.headers
 
-    async def _noted_async(self, body: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    async def _noted_async(
+        self, body: AsyncGenerator[bytes, None], chunk_size: int | None
+    ) -> AsyncGenerator[bytes, None]:
         with self._noted_end():
-            async with contextlib.aclosing(body):
-                async for piece in body:
+            # Documents have no events, and who asks for a size gets it.
+            in_parts = chunk_size is None and self._direct is not None and self._direct.is_streamed
+            async with contextlib.aclosing(in_turns(body) if in_parts else body) as parts:
+                async for piece in parts:
                     self._came(piece)
                     yield piece
                     self._is_asked = True
+            if self._direct is not None:
+                await self._direct.read_in_turns()
 
     def _noted(self, body: Iterator[bytes]) -> Iterator[bytes]:
         with self._noted_end():

@@ -214,7 +214,7 @@ async def in_turns(body: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, N
             asked_at = now()
 
 
-_PIECE_BYTES = 8192  # the smallest events that fit in here are read in about 10 ms
+_PIECE_BYTES = 2048  # the events that take longest and fit in here are read in about 10 ms
 _TURN_S = 0.01
 
 
