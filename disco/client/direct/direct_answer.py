@@ -7,6 +7,7 @@ and writing it takes longer than everything else here.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -14,9 +15,12 @@ from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+import anyio.lowlevel
+
 from disco.endpoints.openai_api.http_transport import TrafficCounter
+from disco.endpoints.openai_api.sse import MAX_EVENT_BYTES, EventSplitter, EventTooLargeError
 from disco.errors import attach_evidence
-from disco.events import Traffic
+from disco.events import Delta, Traffic, Usage
 
 if TYPE_CHECKING:
     from openai._models import FinalRequestOptions
@@ -27,9 +31,9 @@ if TYPE_CHECKING:
     from disco.session.records.route_record import RouteRecord
     from disco.telemetry.reporter import AnswerReport
 
-__all__ = ["DirectAnswer", "reports_put_off"]
+__all__ = ["DirectAnswer", "Document", "Sends", "reports_put_off"]
 
-MOST_UNREAD_BYTES = 2**20  # of a body that waits to be read for the record; a longer one is read in between
+_TURN_S = 0.01  # after which other tasks run
 
 _log = logging.getLogger("disco")
 
@@ -80,10 +84,14 @@ class Sends(TrafficCounter):
         super().answered(response)
 
 
+class Document(bytes):
+    """A body that is no stream."""
+
+    __slots__ = ()
+
+
 class DirectAnswer:
     """Asks for one answer, notes what comes, and writes the record.
-
-    Mutable: everything below the blank line.
 
     Args:
         router: has prices and presets, and reports the answer.
@@ -94,29 +102,13 @@ class DirectAnswer:
         stream: whether the answer is streamed.
 
     Attributes:
-        texts: what came, in order: seconds on the clock of `time.monotonic`, and a text or a chunk's JSON.
-        pieces: parts of a body that nobody has parsed yet, with the times when they came.
+        notes: what came, in order: seconds on the clock of `time.monotonic`, and a text, or what is still to be read:
+            the data of an event, or a whole document. `direct_record` puts deltas in its place, up to `notes_read`.
+        is_streamed: whether the answer is streamed.
         finish_reason: why the answer ended; None while it is not known.
-        usage: the server's usage, as it came.
+        usage: the server's count.
         failed: the error that ended the answer.
     """
-
-    __slots__ = (
-        *(
-            "_body",
-            "_options",
-            "_raised",
-            "_report",
-            "_route",
-            "_router",
-            "_server",
-            "_stream",
-            "_url",
-            "_wire",
-        ),
-        *("began_at", "ended_at", "failed", "finish_reason", "pieces", "texts", "traffic", "usage"),
-        *("created_s", "failures", "is_cancelled", "reader", "sent_at", "splitter"),
-    )
 
     def __init__(
         self,
@@ -129,19 +121,20 @@ class DirectAnswer:
         stream: bool,
     ) -> None:
         self._router, self._server = router, server
-        self._url, self._body, self._options, self._stream = url, body, own, stream
+        self._url, self._body, self._options, self.is_streamed = url, body, own, stream
 
         self.created_s, self.began_at = time.time(), time.monotonic()
         self.ended_at: float | None = None
-        self.texts: list[tuple[float, Any]] = []
-        self.pieces: list[tuple[float, bytes]] = []
+        self.notes: list[tuple[float, str | bytes | list[Delta]]] = []
+        self.notes_read = 0
         self.finish_reason: str | None = None
-        self.usage: Any = None
+        self.usage: Usage | None = None
         self.failed: Exception | None = None
         self._raised: Exception | None = None  # `failed`, or a helper's error about a complete answer
         self.is_cancelled = False
-        self.reader: Any = None  # parses `pieces`, with `splitter`
-        self.splitter: Any = None
+        self.reader: Any = None  # of the notes
+        self._splitter = EventSplitter()
+        self._document = bytearray()
         self.traffic = Traffic()
         self._wire: Sends | None = Sends()
         self.failures: list[tuple[float, float, BaseException | int]] = []  # see `Sends`
@@ -167,7 +160,7 @@ class DirectAnswer:
         cast_to, stream_cls = classes_for(cast_to, options, stream_cls, self)
         with self._watched():
             answer = await ask(cast_to, options, stream=stream, stream_cls=stream_cls)
-        return noted(answer, self, is_async=True)
+        return noted(answer, self)
 
     def asked_sync(
         self,
@@ -183,7 +176,7 @@ class DirectAnswer:
         cast_to, stream_cls = classes_for(cast_to, options, stream_cls, self)
         with self._watched():
             answer = ask(cast_to, options, stream=stream, stream_cls=stream_cls)
-        return noted(answer, self, is_async=False)
+        return noted(answer, self)
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
@@ -207,32 +200,16 @@ class DirectAnswer:
             self._wire.streams(response)
         return self._wire
 
-    @property
-    def url(self) -> str:
-        """The path of the API."""
-        return self._url
-
     # ------------------------------------------------------------------ noting
 
     def came(self, piece: bytes) -> None:
         """Note a piece of a body that somebody else parses."""
-        self.pieces.append((time.monotonic(), piece))
-        if len(self.pieces) % 256 == 0 and sum(len(p) for _, p in self.pieces) > MOST_UNREAD_BYTES:
-            self._read_pieces()
-
-    def chunk_came(self, chunk: Any) -> None:
-        """Note a chunk that holds more than plain text, or the first with plain text."""
-        if chunk.usage is not None:
-            self.usage = chunk.usage
-        if not chunk.choices:
+        if not self.is_streamed:
+            self._document += piece[: MAX_EVENT_BYTES + 1 - len(self._document)]
             return
-        choice = chunk.choices[0]
-        if choice.finish_reason is not None:
-            self.finish_reason = str(choice.finish_reason)
-        delta = choice.delta
-        if delta is not None:
-            is_plain = type(delta.content) is str and not (delta.tool_calls or delta.model_extra)
-            self.texts.append((time.monotonic(), delta.content if is_plain else chunk))
+        at = time.monotonic()
+        with contextlib.suppress(EventTooLargeError):
+            self.notes += [(at, event) for event in self._splitter.feed(piece) if event]
 
     @property
     def endpoint(self) -> str:
@@ -242,12 +219,21 @@ class DirectAnswer:
     @property
     def writer(self) -> str | None:
         """The name of the server, once there is text."""
-        return self.endpoint if self.texts or self._route is not None else None
+        return self.endpoint if self.notes or self._route is not None else None
 
-    def _read_pieces(self) -> None:
-        from disco.client.direct.direct_record import read_pieces  # noqa: PLC0415 - numpy loads with it
+    async def read_in_turns(self, error: BaseException | None = None) -> None:
+        """Read, ahead of `end`, what its record or its error will need; other tasks run meanwhile."""
+        if (isinstance(error, Exception) or self._report is not None) and self.ended_at is None:
+            began = time.monotonic()
+            for _ in self._reading():
+                if time.monotonic() - began > _TURN_S:
+                    await anyio.lowlevel.checkpoint()
+                    began = time.monotonic()
 
-        read_pieces(self)
+    def _reading(self) -> Iterator[None]:
+        from disco.client.direct.direct_record import read_notes  # noqa: PLC0415 - numpy loads with it
+
+        return read_notes(self, self._url)
 
     def end(self, error: BaseException | None = None) -> None:
         """Note that the answer has ended: complete, with an error, or because the reader left. Once."""
@@ -255,6 +241,7 @@ class DirectAnswer:
             return
         self.ended_at = time.monotonic()
         if self._wire is not None:
+            self._note_whole(self._wire.last_response)
             self.traffic, self.failures, self.sent_at = (
                 self._wire.traffic,
                 self._wire.failures,
@@ -263,11 +250,7 @@ class DirectAnswer:
             self._wire = None
         if isinstance(error, Exception):
             # The SDK's helpers raise about a complete answer, too: it was cut short, or it was filtered.
-            whole = getattr(error, "completion", None)
-            if whole is None:
-                self.failed = error
-            else:
-                self.usage, self.finish_reason = whole.usage, whole.choices[0].finish_reason
+            self.failed = None if hasattr(error, "completion") else error
             self._raised = error
         elif error is not None:
             self.is_cancelled = True
@@ -276,6 +259,18 @@ class DirectAnswer:
             self._tell_safely()
         else:
             put_off.append(self._tell_safely)
+
+    def _note_whole(self, response: Any) -> None:
+        """Note the body of a response that somebody else has read."""
+        whole = bytes(self._document)
+        if not (whole or self.notes or response is None or response.is_error) and response.is_closed:
+            with contextlib.suppress(Exception):  # it was closed unread
+                whole = response.content
+        if 0 < len(whole) <= MAX_EVENT_BYTES:
+            if self.is_streamed and whole.lstrip()[:1] != b"{":
+                self.came(whole)
+            else:
+                self.notes.append((time.monotonic(), Document(whole)))
 
     def _tell_safely(self) -> None:
         try:
@@ -303,8 +298,6 @@ class DirectAnswer:
             error: the SDK's error, or one of its helpers'.
             text: the text of a whole answer; "": what was noted.
         """
-        if text and self.ended_at is None and not self.texts:
-            self.texts.append((time.monotonic(), text))
         self.end(error)
         self._lay_on(error, text)
 
@@ -322,9 +315,11 @@ class DirectAnswer:
 
     def text(self) -> str:
         """Return the text that came so far."""
-        from disco.client.direct.direct_record import text_of  # noqa: PLC0415 - as above
-
-        return text_of(self)
+        for _ in self._reading():
+            pass
+        items: list[Any] = [item for _, item in self.notes]
+        texts = ([item] if isinstance(item, str) else [delta.text for delta in item] for item in items)
+        return "".join(text for several in texts for text in several)
 
     def route(self) -> RouteRecord:
         """Return the route record; it is written once."""
@@ -332,7 +327,14 @@ class DirectAnswer:
             from disco.client.direct.direct_record import write_record  # noqa: PLC0415 - as above
 
             self._route = write_record(
-                self, self._router, self._server, self._body, self._options, stream=self._stream
+                self,
+                self._router,
+                self._server,
+                self._url,
+                self._body,
+                self._options,
+                stream=self.is_streamed,
             )
-            self._body, self.texts, self.pieces = {}, [], []  # a record holds no text
+            self._body, self.reader = {}, None  # a record holds no text
+            self.notes.clear()
         return self._route

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import math
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 import openai
 
 from disco.client.chat.routed_request import CHAT
+from disco.client.direct.direct_answer import Document
 from disco.dispatch import features_of
-from disco.endpoints.openai_api.chunk_reader import ChatReader
-from disco.endpoints.openai_api.chunk_repair import (
-    MalformedChunkError,
-    ServerReportedError,
-    parts_of,
-    usage_from,
-)
+from disco.endpoints.openai_api.chunk_reader import ChatReader, ChunkReader
+from disco.endpoints.openai_api.chunk_repair import document_as_event
 from disco.endpoints.openai_api.error_mapping import failure_from, kind_of_status, kind_of_transport
-from disco.endpoints.openai_api.sse import EventSplitter
+from disco.endpoints.openai_api.response_reader import TEXT_DELTA, ResponseReader
 from disco.errors import EndpointFailure
-from disco.events import Delta, DeltaKind, Ended, Usage
+from disco.events import Delta, Ended, Usage
 from disco.plan import Plan, Start, Why
 from disco.playback import Playback
 from disco.request import Request, Timeouts
@@ -36,20 +33,25 @@ if TYPE_CHECKING:
     from disco.endpoints.openai_api import OpenAIEndpoint
     from disco.session.records.route_record import RouteRecord
 
-__all__ = ["read_pieces", "text_of", "write_record"]
+__all__ = ["failure_of", "read_notes", "write_record"]
+
+
+_AT_ONCE = 32  # notes
 
 
 def write_record(
     direct: DirectAnswer,
     router: Router,
     server: OpenAIEndpoint,
+    url: str,
     body: Mapping[str, Any],
     own: RequestOptions,
     *,
     stream: bool,
 ) -> RouteRecord:
     """Write the record of an answer that has ended."""
-    read_pieces(direct)
+    for _ in read_notes(direct, url):
+        pass
     model = str(body.get("model"))
     candidate, preset = router.candidate_of(server, model, own)
     params = {name: value for name, value in body.items() if name not in ("messages", "model")}
@@ -74,15 +76,14 @@ def write_record(
 def _play(session: Session, direct: DirectAnswer, prompt_tokens: int) -> None:
     """Let the session see the answer as it came."""
     number = _play_failures(session, direct)
-    given = usage_from(direct.usage) or Usage()
+    given = direct.usage or Usage()
     written = 0
-    for at, item in direct.texts:
-        deltas = _deltas(item)
-        if len(direct.texts) == 1 and deltas[0].tokens:  # a whole answer
+    for at, deltas in _batches(direct):
+        if len(direct.notes) == 1 and deltas[0].tokens:  # a whole answer
             deltas[0].tokens = max(1, given.completion_tokens)
         written += sum(delta.tokens for delta in deltas)
         session.deltas(number, deltas, at)
-    was_answered = direct.failed is None or bool(direct.texts)
+    was_answered = direct.failed is None or bool(direct.notes)
     usage = Usage(
         given.prompt_tokens or (prompt_tokens if was_answered else 0),
         given.completion_tokens or written,
@@ -97,6 +98,23 @@ def _play(session: Session, direct: DirectAnswer, prompt_tokens: int) -> None:
     else:
         session.ended(number, Ended(direct.finish_reason or "stop", usage), end)
     session.stopped(number, usage, end, traffic=direct.traffic)
+
+
+def _batches(direct: DirectAnswer) -> Iterator[tuple[float, list[Delta]]]:
+    """Yield what came, and when; what came within a millisecond is one batch, as one read is to a session."""
+    batch: list[Delta] = []
+    began = -math.inf
+    for at, item in direct.notes:
+        if at - began > 1e-3:
+            if batch:
+                yield began, batch
+            batch, began = [], at
+        if isinstance(item, str):
+            batch.append(Delta(item))
+        else:
+            batch += cast("list[Delta]", item)
+    if batch:
+        yield began, batch
 
 
 def _play_failures(session: Session, direct: DirectAnswer) -> int:
@@ -124,80 +142,39 @@ def failure_of(error: Exception) -> EndpointFailure:
     return EndpointFailure(kind, error, may_retry=False)
 
 
-def text_of(direct: DirectAnswer) -> str:
-    """Return the text that came."""
-    read_pieces(direct)
-    return "".join(delta.text for _, item in direct.texts for delta in _deltas(item))
+def read_notes(direct: DirectAnswer, url: str) -> Iterator[None]:
+    """Put the deltas of what was noted unread in its place: those that a session would get. Yields now and then."""
+    reader: ChunkReader = direct.reader or (ChatReader() if url == CHAT else ResponseReader())
+    direct.reader = reader
+    while direct.notes_read < len(direct.notes):
+        place = direct.notes_read
+        direct.notes_read += 1
+        at, item = direct.notes[place]
+        if isinstance(item, bytes):
+            direct.notes[place] = at, []
+            # Data may be of any shape; what the record would like to know of it must not fail an answer.
+            with contextlib.suppress(Exception):
+                events = _events_of(item, url) if isinstance(item, Document) else [item]
+                deltas = reader.read(events)
+                for delta in deltas:
+                    delta.raw = None  # a record shows no chunks
+                direct.notes[place] = at, deltas
+        if place % _AT_ONCE == 0:
+            yield
+    direct.finish_reason, direct.usage = reader.finish_reason, reader.usage
 
 
-def read_pieces(direct: DirectAnswer) -> None:
-    """Parse the parts of a body that were only noted so far."""
-    pieces, direct.pieces = direct.pieces, []
-    if not pieces:
-        return
-    if len(pieces) == 1 and pieces[0][1].lstrip()[:1] == b"{":
-        _read_document(direct, *pieces[0])
-        return
-    splitter = direct.splitter = direct.splitter or EventSplitter()
-    reader = direct.reader = direct.reader or ChatReader()
-    with contextlib.suppress(MalformedChunkError, ServerReportedError, ValueError):
-        for at, piece in pieces:
-            events = splitter.feed(piece)
-            if direct.url != CHAT:
-                _read_response_events(direct, at, events)
-                continue
-            direct.texts += [(at, delta) for delta in reader.read(events)]
-            direct.finish_reason = reader.finish_reason
-            direct.usage = reader.usage or direct.usage
-
-
-def _read_document(direct: DirectAnswer, at: float, data: bytes) -> None:
-    with contextlib.suppress(ValueError, RecursionError):
-        body = json.loads(data)
-        if not isinstance(body, dict):
-            return
-        direct.usage = body.get("usage")
-        choices = body.get("choices")
-        if direct.url != CHAT:
-            direct.finish_reason = "stop" if body.get("status") == "completed" else "length"
-            direct.texts.append((at, _output_text(body)))
-        elif isinstance(choices, list) and choices and isinstance(choices[0], dict):
-            reason, message = choices[0].get("finish_reason"), choices[0].get("message")
-            direct.finish_reason = None if reason is None else str(reason)
-            content = message.get("content") if isinstance(message, dict) else None
-            direct.texts.append((at, content if isinstance(content, str) else ""))
-
-
-def _read_response_events(direct: DirectAnswer, at: float, events: list[bytes]) -> None:
-    for data in events:
-        event = json.loads(data)
-        kind = event.get("type") if isinstance(event, dict) else None
-        if kind == "response.output_text.delta":
-            direct.texts.append((at, str(event.get("delta") or "")))
-        elif kind in ("response.completed", "response.incomplete"):
-            direct.finish_reason = "stop" if kind == "response.completed" else "length"
-            direct.usage = (event.get("response") or {}).get("usage")
-
-
-def _output_text(body: Mapping[str, Any]) -> str:
-    parts = [
-        p for item in body.get("output") or [] if isinstance(item, dict) for p in item.get("content") or []
-    ]
-    return "".join(str(p.get("text") or "") for p in parts if isinstance(p, dict))
-
-
-def _deltas(item: Any) -> list[Delta]:
-    """Return the deltas of what was noted: a text, a delta, a chunk, or a whole message."""
-    if isinstance(item, str):
-        return [Delta(item, 1 if item else 0, DeltaKind.TEXT if item else DeltaKind.ROLE)]
-    if isinstance(item, Delta):
-        return [item]
-    if hasattr(item, "choices"):
-        return [delta for delta, _ in parts_of(item)]
-    text = item.content if isinstance(item.content, str) else ""
-    tools = bool(item.tool_calls or item.function_call)
-    kind = DeltaKind.TEXT if text else DeltaKind.TOOL if tools else DeltaKind.ROLE
-    return [Delta(text, int(bool(text or tools)), kind)]
+def _events_of(document: bytes, url: str) -> list[bytes]:
+    """Return the events of which the stream of a whole answer would consist."""
+    body = json.loads(document)
+    if url == CHAT:
+        event = document_as_event(body)
+        return [] if event is None else [event]
+    parts = [p for item in body.get("output") or () for p in item.get("content") or ()]
+    text = "".join(p["text"] for p in parts if isinstance(p.get("text"), str))
+    end = "response.completed" if body.get("status") == "completed" else "response.incomplete"
+    events = [{"type": TEXT_DELTA, "delta": text}, {"type": end, "response": body}]
+    return [json.dumps(event).encode() for event in events]
 
 
 def _tokens_in(text: object) -> int:

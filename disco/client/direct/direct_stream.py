@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import json
 import math
 import ssl
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
@@ -18,12 +19,13 @@ from openai.types.chat import ChatCompletionChunk
 from pydantic import BaseModel, ValidationError
 
 from disco.client.chat.stream_types import DiscoStream, DiscoSyncStream, RouteOfStream, not_complete
+from disco.client.direct.noted_response import taken_over
 from disco.endpoints.openai_api.chunk_template import ChunkTemplate
-from disco.endpoints.openai_api.http_transport import exhaust, pieces, unwind
+from disco.endpoints.openai_api.http_transport import exhaust, leave, pieces
 from disco.endpoints.openai_api.sse import EventSplitter
 
 if TYPE_CHECKING:
-    from disco.client.direct.direct_answer import DirectAnswer
+    from disco.client.direct.direct_answer import DirectAnswer, Sends
     from disco.session.records.answer_progress import AnswerProgress
     from disco.session.records.assist_record import AssistState
     from disco.session.records.route_record import RouteRecord
@@ -36,23 +38,24 @@ _MAX_TEMPLATES = 8  # that one stream may make; some servers vary more than the 
 
 
 class _Direct(RouteOfStream):
-    """What both streams have in common. Mutable: `noted`, the answer; None before it is known."""
+    """What both streams have in common."""
 
-    noted: DirectAnswer | None = None
-    _began = False  # whether the body is being read
+    _reader: _ChunkReader
     response: httpx2.Response
+
+    @property
+    def noted(self) -> DirectAnswer | None:
+        """The answer; None before it is known."""
+        return self._reader.noted
+
+    @noted.setter
+    def noted(self, direct: DirectAnswer) -> None:
+        self._reader.noted = direct
 
     @property
     def _answer_source(self) -> DirectAnswer | None:
         """What knows the answer, for the SDK's helpers around this stream."""
         return self.noted
-
-    def _begin(self) -> _ChunkReader:
-        self._began = True
-        body = self.response.stream
-        if self.noted is None and hasattr(body, "taken_over"):  # made by `parse()` of a raw response
-            self.response.stream, self.noted = body.taken_over()
-        return _ChunkReader(self, self.noted)
 
     @property
     def route(self) -> RouteRecord:
@@ -77,7 +80,7 @@ class _Direct(RouteOfStream):
             return AnswerProgress(None, (), 0, 0, None, None, None)
         if noted.ended_at is None:
             running = (noted.endpoint,)
-            return AnswerProgress(self.writer, running, len(noted.texts), 0, None, None, None)
+            return AnswerProgress(self.writer, running, len(noted.notes), 0, None, None, None)
         route = noted.route()
         return AnswerProgress(
             self.writer,
@@ -93,131 +96,182 @@ class _Direct(RouteOfStream):
     def assist(self) -> AssistState | None:
         return None  # one server answers
 
-    def _fail(self, error: BaseException) -> None:
-        """Note that reading has failed; raise the SDK's error where it has one for this."""
-        raised = _as_the_sdk_raises(error, self.response)
-        self._end(raised)
-        if raised is not error:
-            raise raised from error
-
-    def _end(self, error: BaseException | None = None) -> None:
-        if self.noted is not None:
-            self.noted.end(error)
-
     def __del__(self) -> None:
-        self._end(GeneratorExit())  # dropped before its end
+        self._reader.end(GeneratorExit())  # dropped before its end
 
 
 class DirectStream(_Direct, DiscoStream):
     """See `DiscoStream`."""
 
+    _is_left = False  # closed before its end
+
     # `_iterator` stays the SDK's: instruments replace it.
     def __aiter__(self) -> Self:  # no generator, which the owner would have to close
         return self
 
-    async def __stream__(self) -> AsyncIterator[ChatCompletionChunk]:
-        response, reader = self.response, self._begin()
-        is_fresh = not (response.is_closed or response.is_stream_consumed or hasattr(response, "_content"))
-        body = pieces(response) if is_fresh else response.aiter_bytes()
-        wire = None
-        if is_fresh:
-            response.is_stream_consumed = True
-            wire = None if self.noted is None else self.noted.counting(response)
-        try:
-            async for piece in body:
-                if wire is not None:
-                    wire.received(piece)
-                for chunk in reader.chunks(piece):
-                    yield chunk
-                if reader.done:
-                    with anyio.move_on_after(_DRAIN_S):  # so that the connection can be used again
-                        await exhaust(body, note=None if wire is None else wire.received)
-                    break
-            if wire is not None:
-                wire.ended()
-            reader.end()
-        except BaseException as error:
-            self._fail(error)
-            if isinstance(error, GeneratorExit):
-                await unwind(body)
-            raise
-        finally:
-            await response.aclose()
-        self._end()
+    async def __anext__(self) -> ChatCompletionChunk:
+        if self._is_left:
+            error = APIConnectionError(message="The stream was closed.", request=self.response.request)
+            if self.noted is not None:
+                self.noted.fail(error)
+            raise error
+        return await self._iterator.__anext__()
+
+    def __stream__(self) -> AsyncIterator[ChatCompletionChunk]:
+        self._reader = _ChunkReader(self)
+        self._chunks: Any = _chunks(self._reader, self.response)
+        return self._chunks
 
     async def close(self) -> None:
         """Close the response and release the connection."""
         await super().close()
-        self._end(GeneratorExit())
-        trio = sys.modules.get("trio")
-        if self._began and trio is not None and trio.lowlevel.in_trio_run():
-            # Trio complains of a generator that is left open; asyncio closes it. If another task reads from it, that
-            # task notices that the response is closed.
-            left: Any = self._iterator
-            with contextlib.suppress(RuntimeError, AttributeError):
-                await left.aclose()
+        self._reader.end(GeneratorExit())
+        if self._reader.has_begun and self._chunks.ag_frame is not None:
+            self._is_left = True
+            # If another task reads from the generator, that task notices that the response is closed.
+            with contextlib.suppress(RuntimeError):
+                await self._chunks.aclose()
 
 
 class DirectSyncStream(_Direct, DiscoSyncStream):
     """See `DiscoSyncStream`."""
 
     def __stream__(self) -> Iterator[ChatCompletionChunk]:
-        response, reader = self.response, self._begin()
-        try:
-            for piece in response.iter_bytes():
-                yield from reader.chunks(piece)
-                if reader.done:
-                    break
-            reader.end()
-        except BaseException as error:
-            self._fail(error)
-            raise
-        finally:
-            response.close()
-        self._end()
+        self._reader = _ChunkReader(self)
+        return _chunks_sync(self._reader, self.response)
 
     def close(self) -> None:
         """Close the response and release the connection."""
         super().close()
-        self._end(GeneratorExit())
+        self._reader.end(GeneratorExit())
+
+
+# No methods of the streams, which would be in a cycle with their generators: the garbage collector would have to find
+# a stream that is dropped, and would close its generators in any order.
+
+
+async def _chunks(
+    reader: _ChunkReader, response: httpx2.Response
+) -> AsyncGenerator[ChatCompletionChunk, None]:
+    reader.begin(response)
+    body = pieces(response)
+    try:
+        async for piece in body:
+            reader.received(piece)
+            for chunk in reader.chunks(piece):
+                yield chunk
+            if reader.done:
+                with anyio.move_on_after(_DRAIN_S):  # so that the connection can be used again
+                    await exhaust(body, note=reader.received)
+                break
+        reader.body_ended()
+        await reader.read_in_turns()
+    except BaseException as error:
+        await reader.read_in_turns(error)
+        reader.fail(error)
+        raise
+    finally:
+        await response.aclose()
+        await leave(body)
+    reader.end()
+
+
+def _chunks_sync(reader: _ChunkReader, response: httpx2.Response) -> Iterator[ChatCompletionChunk]:
+    reader.begin(response)
+    try:
+        for piece in response.iter_bytes():
+            reader.received(piece)
+            yield from reader.chunks(piece)
+            if reader.done:
+                break
+        reader.body_ended()
+    except BaseException as error:
+        reader.fail(error)
+        raise
+    finally:
+        response.close()
+    reader.end()
 
 
 class _ChunkReader:
-    """Makes chunks of the pieces of a body. Mutable: `done` ([DONE] was read), the template."""
+    """Makes chunks of the pieces of a body, and notes them. `done`: [DONE] was read."""
 
-    __slots__ = ("_is_strict", "_noted", "_splitter", "_stream", "_template", "_templates", "done")
-
-    def __init__(self, stream: Any, noted: DirectAnswer | None) -> None:
-        self._stream, self._noted = stream, noted
+    def __init__(self, stream: Any) -> None:
+        self.noted: DirectAnswer | None = None
+        self.done = False
+        self._first, self._has_events = b"", False
+        self._client, self._cast_to = stream._client, stream._cast_to  # noqa: SLF001 - the SDK's own
+        self._response: Any = None
+        self._wire: Sends | None = None
+        self.received: Callable[[bytes], None] = _nothing  # counts a piece
+        self._note: Callable[[Any], None] = _nothing
         self._splitter = EventSplitter(most_bytes=math.inf)
         self._template: ChunkTemplate | None = None
-        self._is_strict = stream._client._strict_response_validation  # noqa: SLF001 - the SDK then validates itself
         self._templates = _MAX_TEMPLATES
-        self.done = False
+        self._is_strict = self._client._strict_response_validation  # noqa: SLF001 - the SDK then validates itself
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the body is being read."""
+        return self._response is not None
+
+    def begin(self, response: Any) -> None:
+        """Begin to read the body of a response."""
+        self._response = response
+        self.noted = self.noted or taken_over(response)
+        self._wire = None if self.noted is None else self.noted.counting(response)
+        if self._wire is not None:
+            self.received = self._wire.received
+        if self.noted is not None:
+            self._note = self.noted.notes.append
 
     def chunks(self, piece: bytes) -> Iterator[ChatCompletionChunk]:
         """Yield the chunks that the piece completes. Raises as the SDK's own stream."""
-        noted = self._noted
+        # What is noted is what the record is made of: a text, or an event for the reader of all other answers.
+        note, template = self._note, self._template
+        if not self._first:
+            self._first = piece
         for event in self._splitter.feed(piece):
-            template = self._template
             if template is not None and (text := template.text(event)) is not None:
-                if noted is not None:
-                    noted.texts.append((time.monotonic(), text))
+                note((time.monotonic(), text))
                 yield template.chunk(text)
                 continue
+            if not event.strip():
+                continue  # a sign of life
+            self._has_events = True
+            note((time.monotonic(), event))
             if event.startswith(b"[DONE]"):
                 self.done = True
                 return
-            chunk = self._parsed(event)
-            if noted is not None:
-                # A server's JSON may be of any shape; what the record would like to know of it must not fail it.
-                with contextlib.suppress(Exception):
-                    noted.chunk_came(chunk)
-            yield chunk
+            yield self._parsed(event)
+            template = self._template
 
-    def end(self) -> None:
-        """Drop an event that the body did not end. Raises as the SDK's own stream, which decodes it first."""
+    def body_ended(self) -> None:
+        """Drop an event that the body did not end. Raises as the SDK's own stream, which decodes every line."""
+        if self._wire is not None:
+            self._wire.ended()
         (self._splitter.end() or b"").decode()
+        if not self._has_events:
+            codecs.getincrementaldecoder("utf-8")().decode(self._first)  # of an unknown coding, perhaps
+
+    async def read_in_turns(self, error: BaseException | None = None) -> None:
+        """See `DirectAnswer`."""
+        if self.noted is not None:
+            await self.noted.read_in_turns(error)
+
+    def fail(self, error: BaseException) -> None:
+        """Note that reading has failed; raise the SDK's error where it has one for this."""
+        raised = _as_the_sdk_raises(error, self._response)
+        self.end(raised)
+        if self.noted is not None and isinstance(raised, Exception):
+            self.noted.fail(raised)  # also behind the end: of a stream that was closed
+        if raised is not error:
+            raise raised from error
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Note that reading has ended."""
+        if self.noted is not None:
+            self.noted.end(error)
 
     def _parsed(self, event: bytes) -> ChatCompletionChunk:
         if not self._is_strict:
@@ -232,19 +286,20 @@ class _ChunkReader:
                         self._template = ChunkTemplate.of(event, chunk)
                     as_constructed(chunk)
                     return chunk
-        stream = self._stream
         data = json.loads(event.decode())
         if isinstance(data, dict) and data.get("error"):
             error = data["error"]
             message = error.get("message") if isinstance(error, dict) else None
             if not message or not isinstance(message, str):
                 message = "An error occurred during streaming"
-            raise APIError(message=message, request=stream.response.request, body=error)
-        return stream._client._process_response_data(  # type: ignore[no-any-return] # noqa: SLF001 - as its own streams
-            data=data,
-            cast_to=stream._cast_to,  # noqa: SLF001
-            response=stream.response,
+            raise APIError(message=message, request=self._response.request, body=error)
+        return self._client._process_response_data(  # type: ignore[no-any-return] # noqa: SLF001 - as its own streams
+            data=data, cast_to=self._cast_to, response=self._response
         )
+
+
+def _nothing(_: object) -> None:
+    """Neither count nor note."""
 
 
 def as_constructed(model: Any) -> None:

@@ -35,7 +35,7 @@ def remade(model: Any, fields: dict[str, Any]) -> Any:
     _set_fields(made, fields)
     _set_given(made, model.__pydantic_fields_set__.copy())
     extra = model.__pydantic_extra__
-    _set_extra(made, (extra and extra.copy()) or {})
+    _set_extra(made, extra.copy() if extra else {})
     _set_private(made, None)
     return made
 

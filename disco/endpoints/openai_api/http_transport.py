@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextvars import ContextVar
 from itertools import chain
-from typing import Final, Self
+from typing import Final, Self, cast
 
 import anyio
+import anyio.lowlevel
 import httpx2
 
 from disco.events import Traffic
 from disco.request import Prefix, Request
 
-__all__ = ["TrafficCounter", "estimated_tokens", "exhaust", "pieces"]
+__all__ = ["TrafficCounter", "estimated_tokens", "exhaust", "in_turns", "leave", "pieces", "unwind"]
 
 _NEVER_SENT = (
     *(httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout),
@@ -158,17 +161,61 @@ async def unwind(body: AsyncIterator[bytes]) -> None:
         await exhaust(body)
 
 
+async def leave(body: AsyncGenerator[bytes, None]) -> None:
+    """End a body whose response is closed, also where the garbage collector is what ends its reader.
+
+    The collector may end the reader and the transport's generators at once, each in a task of its own. On asyncio this
+    waits for nothing, so that no such task finds its generator running.
+    """
+    trio = sys.modules.get("trio")
+    if trio is not None and trio.lowlevel.in_trio_run():
+        await unwind(body)
+    else:
+        await body.aclose()
+
+
 def pieces(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
-    """Return the body as it arrives, decompressed where it is compressed.
+    """Return the body as it arrives, decompressed where it is compressed, in pieces that are read in turns.
 
     Without compression the response's own stream is read directly, which is what `aiter_bytes` does after
     passing every piece through three more generators.
     """
-    stream = response.stream
-    if "content-encoding" in response.headers or not isinstance(stream, httpx2.AsyncByteStream):
-        return response.aiter_bytes()
-    pieces = stream.__aiter__()
-    return pieces if isinstance(pieces, AsyncGenerator) else response.aiter_bytes()
+    is_fresh = not (response.is_stream_consumed or response.is_closed)
+    if is_fresh and type(response) is httpx2.Response and "content-encoding" not in response.headers:
+        body = aiter(cast("httpx2.AsyncByteStream", response.stream))
+        if isinstance(body, AsyncGenerator):
+            response.is_stream_consumed = True
+            return in_turns(body)
+    return in_turns(response.aiter_bytes())
+
+
+async def in_turns(body: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """Yield a body in pieces of at most `_PIECE_BYTES`; other tasks run at least every `_TURN_S`.
+
+    A few bytes on the wire may be millions of events: compressed, or thousands in one read. While they are worked off,
+    nothing is waited for: without this, neither another task would run, nor a time-out end that.
+    """
+    now = time.monotonic
+    async with contextlib.aclosing(body):
+        began = asked_at = now()
+        async for piece in body:
+            if asked_at - began > _TURN_S:
+                if now() - asked_at < _TURN_S:  # else it has waited for the server
+                    await anyio.lowlevel.checkpoint()
+                began = now()
+            if len(piece) <= _PIECE_BYTES:
+                yield piece
+            else:
+                for start in range(0, len(piece), _PIECE_BYTES):
+                    yield piece[start : start + _PIECE_BYTES]
+                    if now() - began > _TURN_S:
+                        await anyio.lowlevel.checkpoint()
+                        began = now()
+            asked_at = now()
+
+
+_PIECE_BYTES = 2048  # the events that take longest and fit in here are read in about 10 ms
+_TURN_S = 0.01
 
 
 def estimated_tokens(request: Request, prefix: Prefix) -> int:
