@@ -142,6 +142,7 @@ class StreamAdditions:
         own = dict(options) if isinstance(options, Mapping) else {}
         made = []
         is_first = not request.retries
+        doubts: tuple[int, ...]
         if not request.counts:
             doubts = _DOUBTFUL[:1] if is_first and request.streams else ()
             made.append(_StreamAddition("stream_options", own, key, self._takes, doubts))

@@ -264,7 +264,7 @@ class ServerAttempt(Attempt):
         return Refusal.within(error_mapping.stream_error(error.body, request))
 
     async def _is_asked_again(self, refusal: Refusal) -> bool:
-        """Amend the call where nothing of an answer was read, and give up the response; return whether this was done."""
+        """Amend the call where nothing of an answer was read, and give up the response. Return whether this was so."""
         if self._reader.tokens or self._prefix or not self._amends(refusal):
             return False
         await self._hang_up()
