@@ -136,12 +136,15 @@ class StreamAdditions:
     def __init__(self) -> None:
         self._takes: Recent[tuple[Key, str], bool | None] = Recent()  # None: perhaps not
 
-    def of(self, request: Request, key: Key) -> list[_StreamAddition]:
-        """Return what disco adds to a request that the application did not ask for."""
+    def of(self, request: Request, key: Key, *, continues: bool) -> list[_StreamAddition]:
+        """Return what disco adds to a request that the application did not ask for.
+
+        `continues`: an answer that has begun.
+        """
         options = request.params.get("stream_options")
         own = dict(options) if isinstance(options, Mapping) else {}
         made = []
-        is_first = not request.retries
+        is_first = not (request.retries or continues)
         doubts: tuple[int, ...]
         if not request.counts:
             doubts = _DOUBTFUL[:1] if is_first and request.streams else ()
