@@ -29,7 +29,14 @@ IN_THE_MIDDLE = [case for case in FAILING if case.fault.moment is Moment.MIDDLE]
 
 async def ask(case, local=None, *, stream=True, once=True, **more) -> tuple[Answer, MemoryServer]:
     """An answer that the fault befalls; further requests go well, unless it is not only `once`."""
-    server = MemoryServer(befallen(case.fault), *[befallen(None)] * once)
+
+    def good(asked):
+        # What is asked again at once, without what disco has added, fares no better.
+        is_amended = len(server.requests) == 2 and asked.get("model") and "stream_options" not in asked
+        reply = befallen(case.fault if is_amended else None)
+        return reply(asked) if callable(reply) else reply
+
+    server = MemoryServer(befallen(case.fault), *[good] * once)
     async with asking(server, local, **more) as client:
         answer = await get(client, stream=stream)
     assert (server.open, local.busy if local else 0) == (0, 0)

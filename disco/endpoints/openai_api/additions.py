@@ -6,7 +6,8 @@ A refusal of what the application asked for itself is the application's.
 
 A refusal is recognised by what the error names. Where it says nothing at all ("Bad request"), the request is sent once
 more without each addition in turn. So an addition costs at most one more request, and is left out of later requests
-for the model once a request without it was answered.
+for the model once a request without it was answered. A status of 500, or a stream in which nothing can be read, may
+have any other cause: then only the first try of a request is sent again, once, and the second time teaches.
 """
 
 from __future__ import annotations
@@ -62,10 +63,11 @@ class Refusal:
     """A response that may refuse an addition.
 
     Attributes:
-        status: the response's; 200 for a stream without anything in it.
-        said: all that the error says, in lower case; empty for such a stream.
+        status: the response's; 200 for a stream without anything in it, 0 for one that cannot be read.
+        said: all that the error says, in lower case; empty for such streams.
         is_of_request: the status and the error blame the request, and not its length.
-        says_nothing: so does an error that has no words but those that any refusal of a request has.
+        says_nothing: so does an error that has no words but those that any refusal of a request has, and what may have
+            any other cause.
     """
 
     status: int
@@ -77,14 +79,27 @@ class Refusal:
     def of(cls, error: openai.APIStatusError) -> Refusal:
         """Return the refusal that an error stands for."""
         status, kind = error.status_code, kind_of(error)
-        said = f"{error} {json.dumps(error.body, default=str)}".lower()
+        said = _said(error)
         blames = status in _REFUSED and kind not in (FailureKind.CONTEXT_LENGTH, FailureKind.CONTENT_FILTER)
         is_vague = status in _VAGUE and kind in (FailureKind.BAD_REQUEST, FailureKind.SERVER)
-        return cls(status, said, blames, is_vague and _EMPTY_WORDS.issuperset(_WORD.findall(said)))
+        says_nothing = status == _UNCLEAR or _EMPTY_WORDS.issuperset(_WORD.findall(said))
+        return cls(status, said, blames, is_vague and says_nothing)
+
+    @classmethod
+    def within(cls, error: openai.APIError) -> Refusal:
+        """Return the refusal that an error within a stream stands for, which has no status of its own."""
+        return cls(400, _said(error), kind_of(error) in (FailureKind.BAD_REQUEST, FailureKind.UNSERVED))
+
+
+def _said(error: openai.APIError) -> str:
+    return f"{error} {json.dumps(error.body, default=str)}".lower()
 
 
 _REFUSED: Final = (400, 403, 404, 405, 422, 501)
-_VAGUE: Final = (400, 422, 501)
+_UNCLEAR: Final = 500  # which may have any other cause
+_UNREADABLE: Final = 0
+_DOUBTFUL: Final = (_UNCLEAR, 200, _UNREADABLE)
+_VAGUE: Final = (400, 422, 500, 501)
 _WORD: Final = re.compile(r"[a-z]+")
 _EMPTY_WORDS: Final = frozenset(
     """
@@ -119,17 +134,24 @@ class StreamAdditions:
     """Which models of a server take `stream` and `stream_options`. Mutable: what requests have shown."""
 
     def __init__(self) -> None:
-        self._takes: Recent[tuple[Key, str], bool] = Recent()
+        self._takes: Recent[tuple[Key, str], bool | None] = Recent()  # None: perhaps not
 
-    def of(self, request: Request, key: Key) -> list[_StreamAddition]:
-        """Return what disco adds to a request that the application did not ask for."""
+    def of(self, request: Request, key: Key, *, continues: bool) -> list[_StreamAddition]:
+        """Return what disco adds to a request that the application did not ask for.
+
+        `continues`: an answer that has begun.
+        """
         options = request.params.get("stream_options")
         own = dict(options) if isinstance(options, Mapping) else {}
         made = []
+        is_first = not (request.retries or continues)
+        doubts: tuple[int, ...]
         if not request.counts:
-            made.append(_StreamAddition("stream_options", own, key, self._takes))
+            doubts = _DOUBTFUL[:1] if is_first and request.streams else ()
+            made.append(_StreamAddition("stream_options", own, key, self._takes, doubts))
         if not request.streams:
-            made.append(_StreamAddition("stream", {}, key, self._takes))
+            doubts = _DOUBTFUL if is_first else ()
+            made.append(_StreamAddition("stream", {}, key, self._takes, doubts))
         return made
 
 
@@ -143,33 +165,43 @@ _SAID_WITHIN: Final = 600  # characters of an error, its fields included; what f
 
 
 class _StreamAddition:
-    """`stream` or `stream_options` of one attempt. Mutable: `_is_left_out`.
+    """`stream` or `stream_options` of one attempt. Mutable: `_is_guess`, `_is_left_out`.
 
     Args:
         name: the field.
         own: what the application has in it.
         key: base_url and model.
         takes: whether models take the fields, as far as it is known.
+        doubts: statuses that may have another cause, by which it is left out all the same.
     """
 
-    __slots__ = ("_is_left_out", "_key", "_name", "_own", "_takes")
+    __slots__ = ("_doubts", "_is_guess", "_is_left_out", "_key", "_name", "_own", "_takes")
 
     def __init__(
-        self, name: str, own: dict[str, Any], key: Key, takes: Recent[tuple[Key, str], bool]
+        self,
+        name: str,
+        own: dict[str, Any],
+        key: Key,
+        takes: Recent[tuple[Key, str], bool | None],
+        doubts: tuple[int, ...],
     ) -> None:
-        self._name, self._own, self._key, self._takes = name, own, (key, name), takes
+        self._name, self._own, self._key, self._takes, self._doubts = name, own, (key, name), takes, doubts
         self._is_left_out = takes.get(self._key) is False
+        self._is_guess = False
 
     def without(self, call: Call, refusal: Refusal, *, guesses: bool) -> Call | None:
-        if self._is_left_out or self._name not in call.body or not refusal.is_of_request:
+        if self._is_left_out or self._name not in call.body:
             return None
+        is_doubt = refusal.status in _DOUBTFUL
         if guesses:
-            refuses = refusal.says_nothing and self._key not in self._takes
+            is_open = not self._takes.get(self._key) and (not is_doubt or refusal.status in self._doubts)
+            refuses = is_open and refusal.says_nothing
         else:
-            refuses = _NAMES_OF[self._name].search(refusal.said[:_SAID_WITHIN]) is not None
+            named = _NAMES_OF[self._name].search(refusal.said[:_SAID_WITHIN])
+            refuses = refusal.is_of_request and named is not None
         if not refuses:
             return None
-        self._is_left_out = True
+        self._is_left_out, self._is_guess = True, is_doubt
         return self.left_out_of(call)
 
     def left_out_of(self, call: Call) -> Call:
@@ -185,7 +217,10 @@ class _StreamAddition:
         return replace(call, body=body, otherwise=otherwise)
 
     def answered(self) -> None:
-        if self._takes.get(self._key) is not (takes := not self._is_left_out):
+        takes: bool | None = not self._is_left_out
+        if self._is_guess and self._key not in self._takes:
+            takes = None
+        if self._takes.get(self._key, self) is not takes:
             self._takes[self._key] = takes
 
 
@@ -193,8 +228,7 @@ class _StreamAddition:
 
 # Status codes of servers that are asked for log probabilities and cannot give them.
 _WITHOUT_LOGPROBS: Final = (400, 422, 501)
-# It may have another cause. So it counts only of a server that has not given them yet, and only the second time.
-_UNCLEAR: Final = 500
+# `_UNCLEAR` counts only of a server that has not given them yet, and only the second time.
 _OF_LOGPROBS: Final = ("logprobs", "top_logprobs")
 
 

@@ -38,9 +38,9 @@ from disco.request import Prefix, Request
 
 __all__ = ["ServerAttempt"]
 
-# Behind the finish reason usage, [DONE] and sometimes more text may follow. The reader waits so long for each event (a
-# comment is none), and so long in all. Where more text has come, the answer's own clocks count again.
-_TAIL_GAP_S = 3.0
+# Behind the finish reason usage, [DONE] and sometimes more text may follow. The reader waits so long for each piece of
+# the body, be it a comment, and so long in all. Where more text has come, the answer's own clocks count again.
+_TAIL_GAP_S = 5.0
 _TAIL_S = 15.0
 # An answer that comes as a whole: its server is silent for as long as it writes.
 _WHOLE_S = 120.0
@@ -52,6 +52,7 @@ _DRAIN_S = 0.1
 _CLOSE_S = 1.0
 _HEADERS_S = 1.0  # headers that took longer are told as a sign of life
 _NO_SUCH_PATH = (404, 405, 501)
+_UNREADABLE = (MalformedChunkError, ServerReportedError, EventTooLargeError, httpx2.DecodingError)
 
 
 class ServerAttempt(Attempt):
@@ -237,17 +238,40 @@ class ServerAttempt(Attempt):
                 self._tail, self._excused = None, False
                 return Alive(0.0)
             else:
-                deltas = await self._read()
+                try:
+                    deltas = await self._read()
+                except (*_UNREADABLE, EndpointFailure) as error:
+                    if await self._is_asked_again(self._refusal_in(error)):
+                        return await self._next()
+                    raise
             if deltas is None:
                 return Alive()
             if deltas:
                 return deltas
-        is_empty = self._eof and not self._reader.tokens and self._reader.finish_reason is None
-        # llama-cpp-python's server refuses log probabilities by a status of 200 and nothing else.
-        if is_empty and self._amends(Refusal(200)):
-            self._response, self._over, self._eof = None, False, False
+        reason = self._reader.finish_reason
+        if reason is None and self._eof and await self._is_asked_again(Refusal(200, says_nothing=True)):
+            # llama-cpp-python's server refuses log probabilities by a status of 200 and nothing else.
+            return await self._next()
+        if reason in (None, "stop") and await self._is_asked_again(Refusal(0, says_nothing=True)):
             return await self._next()
         return self._end()
+
+    def _refusal_in(self, error: Exception) -> Refusal:
+        """Return the refusal that what was read instead of an answer may stand for."""
+        if not isinstance(error, ServerReportedError):
+            return Refusal(0, says_nothing=True)
+        request = cast("httpx2.Response", self._response).request
+        return Refusal.within(error_mapping.stream_error(error.body, request))
+
+    async def _is_asked_again(self, refusal: Refusal) -> bool:
+        """Amend the call where nothing of an answer was read, and give up the response. Return whether this was so."""
+        if self._reader.tokens or self._prefix or not self._amends(refusal):
+            return False
+        await self._hang_up()
+        self._response, self._splitter, self._unread, self._waiting = None, EventSplitter(), b"", []
+        self._over = self._eof = self._is_cut = self._excused = False
+        self._tail = None
+        return True
 
     @property
     def _must_excuse(self) -> bool:
@@ -271,8 +295,7 @@ class ServerAttempt(Attempt):
         began, last = self._tail = self._tail or (now, now)
         with anyio.CancelScope(deadline=min(last + _TAIL_GAP_S, began + _TAIL_S)):
             deltas = await self._read()
-            if deltas is not None:
-                self._tail = began, anyio.current_time()
+            self._tail = began, anyio.current_time()
             return deltas
         self._over, self._waiting = True, []
         return []
@@ -456,7 +479,7 @@ class ServerAttempt(Attempt):
         if self._response is not None:
             if isinstance(error, ServerReportedError):
                 error = error_mapping.stream_error(error.body, self._response.request, error.event)
-            elif isinstance(error, MalformedChunkError | EventTooLargeError | httpx2.DecodingError):
+            elif isinstance(error, MalformedChunkError | EventTooLargeError):
                 return error_mapping.garbage(f"sent {error} in its stream", self._response, name=self._name)
             elif isinstance(error, httpx2.HTTPError | httpx2.StreamError):
                 error = error_mapping.wrap_transport(error, self._response.request)
@@ -472,6 +495,12 @@ class ServerAttempt(Attempt):
 
     async def _release(self) -> None:
         """Close the connection, or return it to the pool when the answer was read to its end."""
+        await self._hang_up()
+        if self._on_close is not None:
+            self._on_close(self, self._response)
+            self._on_close = None
+
+    async def _hang_up(self) -> None:
         body, response = self._body, self._response
         self._body = None
         if body is not None and not self._eof and self._reader.done:
@@ -484,6 +513,3 @@ class ServerAttempt(Attempt):
         if response is not None and not response.is_closed:
             with anyio.move_on_after(_CLOSE_S, shield=True):
                 await response.aclose()
-        if self._on_close is not None:
-            self._on_close(self, response)
-            self._on_close = None

@@ -234,7 +234,7 @@ class OpenAIEndpoint(Endpoint):
             request = replace(request, responses=None)
 
         meter = ProbeMeter()
-        of_stream = self._stream_additions.of(request, key)
+        of_stream = self._stream_additions.of(request, key, continues=bool(prefix))
 
         async def prepare() -> Call:
             call = await self._call(request, prefix, meter)

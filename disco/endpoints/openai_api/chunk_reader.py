@@ -21,6 +21,7 @@ from disco.endpoints.openai_api.chunk_repair import (
     Halves,
     MalformedChunkError,
     ServerReportedError,
+    as_chunk,
     divided,
     finish_only,
     is_bare,
@@ -342,11 +343,10 @@ class ChatReader(ChunkReader):
         choices = body.get("choices")
         if not isinstance(choices, list) and not isinstance(body.get("usage"), dict):
             return None  # another kind of event, such as a ping
-        body["choices"] = [
-            mended_choice(choice, index, self._halves)
-            for index, choice in enumerate(choices or [])
-            if isinstance(choice, dict)
-        ]
+        listed = [choice for choice in choices or [] if isinstance(choice, dict)]
+        if not self.tokens and all(map(_ends, listed)):  # else it repeats what has come (MiniMax)
+            listed = list(map(as_chunk, listed))
+        body["choices"] = [mended_choice(choice, index, self._halves) for index, choice in enumerate(listed)]
         for name, default in (("id", ""), ("created", 0), ("model", "")):
             if body.get(name) is None:
                 body[name] = default
@@ -357,6 +357,10 @@ class ChatReader(ChunkReader):
         body = json_object(data)
         self.done = body is None
         return body
+
+
+def _ends(choice: dict[str, Any]) -> bool:
+    return reason_in(choice.get("finish_reason")) is not None
 
 
 def _reason_of_calls(chunk: ChatCompletionChunk) -> str | None:

@@ -17,6 +17,7 @@ __all__ = [
     "Halves",
     "MalformedChunkError",
     "ServerReportedError",
+    "as_chunk",
     "divided",
     "document_as_event",
     "finish_only",
@@ -53,7 +54,7 @@ class ServerReportedError(Exception):
 
 
 def json_object(data: bytes) -> dict[str, Any] | None:
-    """Return data as a JSON object, or None for `[DONE]`.
+    """Return data as a JSON object, which is empty for `null`; None for `[DONE]`.
 
     Raises:
         MalformedChunkError: it is no JSON object.
@@ -73,6 +74,8 @@ def json_object(data: bytes) -> dict[str, Any] | None:
         reported = {"message": body["detail"], **body}  # FastAPI, where it is no answer's beginning
     if is_error or reported is not None:
         raise ServerReportedError(body if reported is None else reported)
+    if body is None:
+        return {}  # some servers show by a null that they live
     if not isinstance(body, dict):
         raise MalformedChunkError("JSON that is not an object")
     return body
@@ -156,21 +159,22 @@ def document_as_event(body: object) -> bytes | None:
     choices = body.get("choices") if isinstance(body, dict) else None
     if not isinstance(body, dict) or not isinstance(choices, list) or not choices:
         return None
-    made = []
-    for choice in choices:
-        if not isinstance(choice, dict):
-            return None
-        message = choice.get("message")
-        if isinstance(message, dict):
-            calls = message.get("tool_calls")
-            if isinstance(calls, list):
-                calls = [{**call, "index": at} for at, call in enumerate(calls) if isinstance(call, dict)]
-                message = {**message, "tool_calls": calls}
-            rest = {name: value for name, value in choice.items() if name != "message"}
-            made.append({**rest, "delta": message})
-        else:
-            made.append(choice)
+    if not all(isinstance(choice, dict) for choice in choices):
+        return None
+    made = [as_chunk(choice) for choice in choices]
     return json.dumps({**body, "object": "chat.completion.chunk", "choices": made}).encode()
+
+
+def as_chunk(choice: dict[str, Any]) -> dict[str, Any]:
+    """Return the choice of a document, which has a message, as that of a chunk; any other as it is."""
+    message = choice.get("message")
+    if not isinstance(message, dict) or isinstance(choice.get("delta"), dict):
+        return choice
+    calls = message.get("tool_calls")
+    if isinstance(calls, list):
+        calls = [{**call, "index": at} for at, call in enumerate(calls) if isinstance(call, dict)]
+        message = {**message, "tool_calls": calls}
+    return {**{name: value for name, value in choice.items() if name != "message"}, "delta": message}
 
 
 def _integer(digits: str) -> int | float:

@@ -42,6 +42,8 @@ class ResponseReader(ChunkReader):
             if event is None or self.done:
                 self.done = True
                 return
+            if not event:
+                continue
             kind = event.get("type")
             if kind in _ENDS:
                 self._end(event)

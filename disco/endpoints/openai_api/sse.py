@@ -55,10 +55,10 @@ class EventSplitter:
             EventTooLargeError: an event is larger than `MAX_EVENT_BYTES`, or has too many lines.
         """
         if (
-            len(data) > _EMPTY
-            and data.startswith(b"data: ")
+            data.startswith(b"data: ")
             and data.find(b"\n") == len(data) - 2
             and data.endswith(b"\n\n")
+            and data[-3] > _SPACE
             and not (self._rest or self._at_start or self._skip_lf or b"\r" in data)
         ):
             return [data[6:-2]]  # one whole event, as most servers write them
@@ -89,7 +89,7 @@ class EventSplitter:
             parts[0] = parts[0].removeprefix(_BOM)
         events = []
         for part in parts:
-            if len(part) > _EMPTY and part.startswith(b"data: ") and b"\n" not in part:
+            if part.startswith(b"data: ") and part[-1] > _SPACE and b"\n" not in part:
                 events.append(part[6:])
             elif part and (event := self._event(part)) is not None:
                 events.append(event)
@@ -126,7 +126,7 @@ class EventSplitter:
             raise EventTooLargeError(f"an event of more than {self._most_bytes} bytes")
 
 
-_EMPTY = len(b"data: ") + 2  # an event that is no longer may have no data but spaces
+_SPACE = 0x20  # an event that ends in one may have no data but spaces
 
 
 def last_event(splitter: EventSplitter) -> list[bytes] | None:

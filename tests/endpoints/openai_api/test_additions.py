@@ -207,3 +207,52 @@ async def test_an_application_cannot_fill_the_memory_of_what_was_refused():
         assert len(server.requests) == 601
         await create(one, model="model-0")  # forgotten: it is asked twice again
         assert len(server.requests) == 603
+
+
+def event(data: bytes) -> bytes:
+    return b"data: " + data + b"\n\n"
+
+
+MESSAGE = json.dumps({**chunk(), "choices": [{"index": 0, "message": {"content": "The "}}]}).encode()
+# What a server gives for streams, which says nothing that names them.
+UNREADABLE: dict[str, Reply] = {
+    "no JSON": Reply([event(b"{oops")]),
+    "no empty line": Reply([b"data: {}\n" * 3 + b"data: [DONE]\n\n"]),
+    "JSON lines": Reply([b"{}\n{}\n"], headers={"content-type": "application/x-ndjson"}),
+    "nothing": Reply([]),
+    "messages in pieces": Reply([event(MESSAGE), *spoken([]).steps]),
+    "500": refusal(500, error("'NoneType' object is not subscriptable")),
+    "an error event": Reply([event(json.dumps(error("This model cannot be streamed.")).encode())]),
+}
+
+
+@pytest.mark.parametrize("what", UNREADABLE)
+async def test_a_stream_that_cannot_be_read_is_asked_for_as_a_whole(what):
+    server = MemoryServer(lambda asked: UNREADABLE[what] if asked.get("stream") else WHOLE)
+    async with client(server, budget=BUDGET) as one:
+        for _ in range(3):
+            answer = await create(one)
+            assert answer.choices[0].message.content == "The sea is wide."
+    assert len(server.requests) <= 5  # the second time teaches
+
+
+async def test_usage_that_ends_in_500_is_left_out_of_streams():
+    server = MemoryServer(lambda asked: refusal(500, b"") if "stream_options" in asked else STREAMED)
+    async with client(server, budget=BUDGET) as one:
+        for _ in range(3):
+            assert await text_of(await create(one, stream=True)) == "The sea is wide."
+    assert len(server.requests) == 5
+
+
+async def test_a_server_that_fails_is_asked_once_more_than_usual():
+    server = MemoryServer(refusal(500, error("Internal Server Error")))
+    async with client(server, budget=BUDGET) as one:
+        with pytest.raises(openai.InternalServerError):
+            await create(one)
+    assert len(server.requests) <= 4
+
+
+@pytest.mark.parametrize("what", ["OpenAI, unverified", "no streaming", "501"])
+async def test_another_endpoint_streams_where_one_refuses_to(what):
+    async with of(refusing(what), "backup") as one:
+        assert await text_of(await create(one, stream=True)) == "from the backup"

@@ -181,7 +181,7 @@ async def test_clocks_that_are_off_wait_for_ever_but_the_answer_ends_soon_behind
         started_at = anyio.current_time()
         deltas, ended = await collect(endpoint.open(ask(timeouts=Timeouts(None, None, None, None))))
         assert (text_of(deltas), ended.finish_reason) == ("a", "stop")
-        assert 10_000 <= anyio.current_time() - started_at < 10_005
+        assert 10_000 <= anyio.current_time() - started_at < 10_020
 
 
 async def test_continuation_is_sent_and_its_echo_and_withheld_text_are_swallowed():

@@ -30,7 +30,7 @@ VALUES = st.recursive(
 
 def both(**more) -> tuple[openai.AsyncOpenAI, PlainClient]:
     more = {"api_key": "sk-0123456789", "base_url": "http://h.example:81/v1", **more}
-    return openai.AsyncOpenAI(**more), PlainClient(**more)
+    return openai.AsyncOpenAI(**more), PlainClient(reads_environment=True, **more)
 
 
 def options(**given) -> FinalRequestOptions:

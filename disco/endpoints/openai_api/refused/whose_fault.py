@@ -109,7 +109,11 @@ _MODEL_WORDS: Final = re.compile(
 # The endpoint serves this model to this account, and not such a request.
 _UNFIT_WORDS: Final = re.compile(
     r"no endpoints found that support"  # OpenRouter, with 404
-    r"|organization must be verified",  # OpenAI, with 400: to stream, or to be told a summary of the thoughts
+    r"|organization must be verified"  # OpenAI, with 400: to stream, or to be told a summary of the thoughts
+    # Streams are refused to all; whoever else is asked may have them.
+    r"|\bstream(?:ing|s)?[\"'`]?(?: \w+)? (?:is|are) (?:\w+ )?(?:not |un)(?:yet )?"
+    r"(?:supported|implemented|available|enabled|allowed|permitted)"
+    r"|\bnot (?:yet )?(?:support|allow) (?:\w+ )?stream(?:ing|s)?\b|\b(?:cannot|not) be streamed\b",
     re.IGNORECASE,
 )
 _FLAGGED_WORDS: Final = re.compile(r"\bflagged\b|\bmoderation\b", re.IGNORECASE)  # OpenRouter, with 403
@@ -136,6 +140,6 @@ def kind_of_refusal(said: Said, words: str) -> FailureKind | None:
     if status in _MODEL_AT:
         if said.param == "model" or _MODEL_WORDS.search(words):
             return FailureKind.MODEL
-        if _UNFIT_WORDS.search(words):
+        if said.param == "stream" or _UNFIT_WORDS.search(words):
             return FailureKind.UNSERVED
     return None
