@@ -84,7 +84,13 @@ async def _read(ask: Callable[[], Any], *, stream: bool, responses: bool = False
 
 
 def _text(chunk: Any) -> str:
-    """The text of a chunk's first choice, where a server's JSON has one."""
+    """The text of a chunk's first choice, where a server's JSON has one.
+
+    Raises:
+        AttributeError: it is no chunk, of which applications fail.
+    """
+    if not isinstance(chunk, openai.BaseModel):
+        raise AttributeError("choices")
     choices = getattr(chunk, "choices", None)
     first = choices[0] if isinstance(choices, list) and choices else None
     if getattr(first, "index", 0) not in (0, None):

@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from openai.types.chat import ChatCompletionChunk
 from openai.types.responses import ResponseTextDeltaEvent
 
 from disco.client.chat.answer_stream import answer_usage, finish_reason, last_chunk
@@ -112,7 +111,7 @@ class ResponsesEncoder:
                 and self._part is not None
                 and self._part.get("type") == "output_text"
                 and delta.logprobs is None
-                and (self._goes_on(raw) if type(raw) is dict else not _is_refusal(raw))
+                and (self._goes_on(raw) if type(raw) is dict else not delta.refusal)
             ):
                 if type(raw) is dict:
                     self._number = max(self._number, raw["sequence_number"])
@@ -206,7 +205,7 @@ class ResponsesEncoder:
             return
         self._begin()
         if delta.text:
-            empty = _EMPTY_REFUSAL if _is_refusal(delta.raw) else _EMPTY_PART
+            empty = _EMPTY_REFUSAL if delta.refusal else _EMPTY_PART
             self._write("message", delta.text, empty, logprobs=delta.logprobs)
         if delta.reasoning:
             self._write("reasoning", delta.reasoning)
@@ -422,14 +421,6 @@ class ResponsesEncoder:
 
     def _output(self) -> list[dict[str, Any]]:
         return [dict(self._items[index]) for index in sorted(self._items)]
-
-
-def _is_refusal(raw: object) -> bool:
-    """Return whether the text of a delta is a refusal's: a server's chunk says so."""
-    if type(raw) is not ChatCompletionChunk or not raw.choices:
-        return False
-    delta = raw.choices[0].delta
-    return bool(delta.refusal) and not delta.content
 
 
 def _detail(details: object, name: str) -> int:
