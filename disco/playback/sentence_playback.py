@@ -187,7 +187,10 @@ class SentencePlayback(Playback):
 
 
 def joined(deltas: list[Delta]) -> Delta:
-    """Return text deltas of one kind as one. It has the `raw` of the first, whose text a client replaces, and all token ids."""
+    """Return text deltas of one kind as one.
+
+    It has the `raw` of the first, whose text a client replaces, and all token ids.
+    """
     if len(deltas) == 1:
         return deltas[0]
     ids: tuple[int, ...] | None = ()
