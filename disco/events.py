@@ -70,6 +70,7 @@ class Delta:
             of `Request.classes`; None where they were not asked for or are not known.
         reasoning: the text of a REASONING delta.
         tool_calls: the pieces of a TOOL delta; empty where only `raw` has them (audio, several choices).
+        refusal: whether the text is a refusal's, which the APIs keep apart from an answer's.
     """
 
     text: str
@@ -82,6 +83,7 @@ class Delta:
     label_scores: tuple[float, ...] | None = None
     reasoning: str = ""
     tool_calls: tuple[ToolCallDelta, ...] = ()
+    refusal: bool = False
 
 
 @dataclass(frozen=True, slots=True)

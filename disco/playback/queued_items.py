@@ -92,6 +92,7 @@ def part_of(delta: Delta, start: int, end: int, *, ids: bool) -> Delta:
         ids=delta.ids if ids and end == chars else None,
         raw=delta.raw if start == 0 else None,
         logprobs=delta.logprobs if start == 0 else None,
+        refusal=delta.refusal,
     )
 
 

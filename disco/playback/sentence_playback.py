@@ -10,6 +10,7 @@ there is nothing left to speak (the first one at once), up to its last word afte
 
 from __future__ import annotations
 
+import itertools
 from typing import Final
 
 from disco.events import Delta, DeltaKind
@@ -147,7 +148,10 @@ class SentencePlayback(Playback):
         return self._spoken_until_at - LEAD_S
 
     def _take(self, chars: int, now: float) -> list[Delta]:
-        """Take a piece from the head of the queue: one delta, and behind it the empty ones that came inside it."""
+        """Take a piece from the head of the queue: one delta, and behind it the empty ones that came inside it.
+
+        Two where it holds both text and a refusal.
+        """
         queue = self._queue
         self._next = None
         if not chars:
@@ -176,17 +180,21 @@ class SentencePlayback(Playback):
         self._spoken_until_at = max(self._spoken_until_at, now) + weight * self._token_s
         if not queue:
             self._tokens_released = self._tokens_pushed  # no rounding left over from shares of deltas
-        piece = joined(taken)
-        self._in_fence = ends_in_fence(piece.text, in_fence=self._in_fence)
-        return [piece, *empty]
+        pieces = [joined(list(run)) for _, run in itertools.groupby(taken, lambda delta: delta.refusal)]
+        text = "".join(piece.text for piece in pieces)
+        self._in_fence = ends_in_fence(text, in_fence=self._in_fence)
+        return [*pieces, *empty]
 
 
 def joined(deltas: list[Delta]) -> Delta:
-    """Return text deltas as one. It has the `raw` of the first, whose text a client replaces, and all token ids."""
+    """Return text deltas of one kind as one.
+
+    It has the `raw` of the first, whose text a client replaces, and all token ids.
+    """
     if len(deltas) == 1:
         return deltas[0]
     ids: tuple[int, ...] | None = ()
     for delta in deltas:
         ids = None if ids is None or delta.ids is None else ids + delta.ids
     text, tokens = "".join(delta.text for delta in deltas), sum(delta.tokens for delta in deltas)
-    return Delta(text, tokens=tokens, ids=ids, raw=deltas[0].raw)
+    return Delta(text, tokens=tokens, ids=ids, raw=deltas[0].raw, refusal=deltas[0].refusal)

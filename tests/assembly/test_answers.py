@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from assembly.asked import FORMS, TOOLS, asked, calls_of, document, events
-from faults.in_memory import anyio_backend, no_thread  # noqa: F401 - fixtures
+from faults.in_memory import Reply, anyio_backend, no_thread  # noqa: F401 - fixtures
 from openai.types.chat import ChatCompletion
-from scripted_server import chunk
+from scripted_server import chunk, sse
 
 # The SDK's helpers dump each chunk, and warn of what should be another type.
 pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")]
@@ -226,3 +226,60 @@ async def test_a_stream_is_what_the_sdk_makes_of_its_chunks(message, setup, form
     answer = await asked(setup, form, events(said, chunk(finish="stop")))
     given, made = (_known(_plain(each)["choices"][0]["message"]) for each in (plain, answer))
     assert made | {"role": "assistant"} == {"role": "assistant", **given}
+
+
+REFUSED = [chunk(refusal="I can ", role="assistant"), chunk(refusal="not."), chunk(finish="stop")]
+
+
+@pytest.mark.parametrize(
+    "way",
+    [("beside", "whole"), ("backed", "streamed"), ("served", "helped"), ("backed", "parsed")],
+    ids="-".join,
+)
+async def test_a_refusal_stays_one_where_it_is_divided(way):
+    """By a switch that may still take place, text is kept back up to a word's end."""
+    message = (await asked(*way, events(*REFUSED))).choices[0].message
+    assert (message.refusal, message.content) == ("I can not.", None)
+
+
+@pytest.mark.parametrize("form", ["response", "response_helped"])
+@pytest.mark.parametrize("setup", ["backed", "beside", "served"])
+async def test_a_response_has_a_refusal_apart_from_its_text(setup, form):
+    said = [chunk("Rhine."), *REFUSED[:2], chunk("Main."), REFUSED[2]]
+    (item,) = (await asked(setup, form, events(*said))).output
+    assert [(part.type, getattr(part, "text", None) or part.refusal) for part in item.content] == [
+        ("output_text", "Rhine."),
+        ("refusal", "I can not."),
+        ("output_text", "Main."),
+    ]
+
+
+async def test_the_events_of_a_refusal_are_the_apis(monkeypatch):
+    async def kinds(client: Any, **_: Any) -> list[str]:
+        async with await client.responses.create(model="m", input="Which?", stream=True) as steps:
+            return [step.type.removeprefix("response.") async for step in steps]
+
+    monkeypatch.setitem(FORMS, "events", kinds)
+    assert await asked("backed", "events", events(*REFUSED)) == [
+        *("created", "in_progress", "output_item.added", "content_part.added"),
+        *(
+            "refusal.delta",
+            "refusal.delta",
+            "refusal.done",
+            "content_part.done",
+            "output_item.done",
+            "completed",
+        ),
+    ]
+
+
+@pytest.mark.parametrize("form", ["whole", "streamed", "parsed"])
+async def test_a_number_is_its_text(form):
+    answer = await asked("backed", form, events(chunk(4), chunk(2.5), chunk(finish="stop")))
+    assert answer.choices[0].message.content == "42.5"
+
+
+async def test_a_stream_behind_a_line_of_json_is_read_as_the_sdk_reads_it():
+    said = b'{"level": "info"}\n\n' + sse(chunk("Rhine."), chunk(finish="stop"))
+    answer = await asked("backed", "whole", lambda _: Reply([said]))
+    assert answer.choices[0].message.content == "Rhine."

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import json
 import os
 import sys
 import tracemalloc
@@ -60,6 +61,7 @@ class Read:
 
     text: str = ""
     error: BaseException | None = None
+    index: Any = None  # of the choice that is read: that of the first text
 
 
 async def _read(ask: Callable[[], Any], *, stream: bool, responses: bool = False) -> Read:
@@ -75,7 +77,7 @@ async def _read(ask: Callable[[], Any], *, stream: bool, responses: bool = False
                     if responses:
                         got.text += event.delta if event.type == "response.output_text.delta" else ""
                     else:
-                        got.text += _text(event)
+                        _take(got, event)
             finally:
                 await events.close()
     except Exception as error:  # noqa: BLE001 - whatever it is, it is looked at
@@ -83,14 +85,22 @@ async def _read(ask: Callable[[], Any], *, stream: bool, responses: bool = False
     return got
 
 
-def _text(chunk: Any) -> str:
-    """The text of a chunk's first choice, where a server's JSON has one."""
+def _take(got: Read, chunk: Any) -> None:
+    """Take the text of a chunk's first choice, where a server's JSON has one.
+
+    Raises:
+        AttributeError: it is no chunk, of which applications fail.
+    """
+    if not isinstance(chunk, openai.BaseModel):
+        raise AttributeError("choices")
     choices = getattr(chunk, "choices", None)
     first = choices[0] if isinstance(choices, list) and choices else None
-    if getattr(first, "index", 0) not in (0, None):
-        return ""
-    content = getattr(getattr(first, "delta", None), "content", None)
-    return content if isinstance(content, str) else ""
+    content, index = getattr(getattr(first, "delta", None), "content", None), getattr(first, "index", 0) or 0
+    if not isinstance(content, str | int | float) or not content:
+        return
+    got.index = index if got.index is None else got.index
+    if index == got.index:
+        got.text += content if isinstance(content, str) else json.dumps(content)
 
 
 class _Readers:

@@ -409,7 +409,13 @@ def _add(message: dict[str, Any], name: str, value: Any) -> None:
     elif isinstance(old, str) and isinstance(value, str) and name not in ("role", "id", "type", "name"):
         message[name] = old + value
     elif isinstance(old, list) and isinstance(value, list):
-        message[name] = [*old, *value]
+        for item in value:
+            index = item.get("index") if isinstance(item, dict) else None
+            same = [o for o in old if index is not None and isinstance(o, dict) and o.get("index") == index]
+            if not same:
+                old.append(json.loads(json.dumps(item)))
+            for key, inner in item.items() if same else ():
+                _add(same[-1], key, inner)
     elif isinstance(old, dict) and isinstance(value, dict):
         for key, inner in value.items():
             _add(old, key, inner)

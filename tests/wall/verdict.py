@@ -13,7 +13,8 @@ SDK's (2 s where both end in an error), or of more than a row allows where someb
 the server than the SDK's three and one to leave something out.
 
 With its helpers, `.stream()` and `parse()`, the SDK fails of some servers' oddities with what is no `OpenAIError`. The
-same failure is as the SDK; an answer is held to what the SDK gives without them.
+same failure is as the SDK, and so is disco's error that says that the helper has failed; an answer is held to what the
+SDK gives without them.
 
 **Wrong**: an answer that neither the SDK gives nor the row means; an exception that is no `OpenAIError`; an error of
 another class; nothing at all within three times the SDK's patience.
@@ -71,6 +72,9 @@ def plain_of(way: Way) -> Way | None:
     return None if plain is None else Way(way.reference.setup, plain, way.is_async)
 
 
+_HELPER_FAILED = "The helper of the openai package cannot read this answer"
+
+
 def judged(row: Row, way: Way, seen: Seen, sdk: Seen, plain: Seen | None = None) -> Cell:
     """The verdict.
 
@@ -78,7 +82,8 @@ def judged(row: Row, way: Way, seen: Seen, sdk: Seen, plain: Seen | None = None)
         sdk: what the way's `reference_of` gave.
         plain: what the SDK gave without its helpers, where the way has them.
     """
-    if plain is not None and not sdk.is_ours and seen.error != sdk.error:
+    is_of_helper = seen.error == sdk.error or (seen.is_ours and _HELPER_FAILED in seen.says)
+    if plain is not None and not sdk.is_ours and not is_of_helper:
         sdk = plain  # the SDK's helper fails of a server's oddity: the chunks, or the completion, are the measure
     cell = _judged(row, way, seen, sdk)
     reason = next((why for name, why in row.but.items() if way.is_named([name])), None)

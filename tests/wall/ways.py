@@ -178,7 +178,8 @@ def _asked(row: Row, way: Way) -> dict[str, Any]:
         return {"model": "m", "input": _prompt(row), **ask}
     messages = [{"role": "user", "content": _prompt(row)}]
     asked = {"model": "m", "messages": messages, **row.ask}
-    has_usage = any(c.get("usage") for reply in row.replies for c in reply.chunks)
+    said = [str(part) for reply in row.replies for part in (*reply.chunks, *reply.steps)]
+    has_usage = any("'usage': {" in part or '"usage": {' in part for part in said)
     if way.shape in ("stream", "helper") and has_usage:
         asked.setdefault("stream_options", {"include_usage": True})
     return asked

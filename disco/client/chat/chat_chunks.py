@@ -62,12 +62,12 @@ class ChatChunks:
             self._first = self._first and not raw.id  # a provider's notes before the answer have no id
             self._role_sent = self._role_sent or bool(raw.choices)
             self._give_role_once(raw)
-            return raw if delta.kind is not _TEXT else _with_text(raw, delta.text)
+            return raw if delta.kind is not _TEXT else _with_text(raw, delta)
         self._first = False
         if delta.kind is DeltaKind.RETRACT:
             return self._retraction()
         role = None if self._role_sent else "assistant"
-        if delta.reasoning or delta.tool_calls:
+        if delta.reasoning or delta.tool_calls or delta.refusal:
             made = _typed(delta, role)
         else:
             made = like(_DELTA, content=delta.text, role=role)
@@ -148,13 +148,13 @@ class ChatChunks:
         return made
 
 
-def _with_text(raw: ChatCompletionChunk, text: str) -> ChatCompletionChunk:
+def _with_text(raw: ChatCompletionChunk, delta: Delta) -> ChatCompletionChunk:
     """Return a vendor's chunk; with less text where only a part of its text was released."""
     choice = raw.choices[0]
-    name = "content" if choice.delta.content else "refusal"
-    if getattr(choice.delta, name) in (text, None):
+    name = "refusal" if delta.refusal else "content"
+    if getattr(choice.delta, name) in (delta.text, None):
         return raw
-    part = like(choice.delta, **{name: text})
+    part = like(choice.delta, **{name: delta.text})
     made: ChatCompletionChunk = like(raw, choices=[like(choice, delta=part)])
     return made
 
@@ -172,7 +172,7 @@ def _typed(delta: Delta, role: str | None) -> ChoiceDelta:
     """Return the delta of a chunk with reasoning or calls, as servers write it."""
     fields: dict[str, Any] = {"role": role, "content": None} if role else {}
     if delta.text:
-        fields["content"] = delta.text
+        fields["refusal" if delta.refusal else "content"] = delta.text
     if delta.reasoning:
         fields["reasoning_content"] = delta.reasoning
     if delta.tool_calls:

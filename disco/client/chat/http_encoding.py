@@ -260,7 +260,10 @@ class ChatEncoder:
         """Return a `data:` line for each delta."""
         chunks, out = self._chunks, []
         for delta in deltas:
-            if self._frame and delta.raw is None and delta.kind is _TEXT and delta.logprobs is None:
+            is_plain = (
+                delta.raw is None and delta.kind is _TEXT and delta.logprobs is None and not delta.refusal
+            )
+            if self._frame and is_plain:
                 head, tail = self._frame
                 out.append(head + json.dumps(delta.text).encode() + tail)
                 continue

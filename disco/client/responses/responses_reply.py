@@ -40,12 +40,15 @@ _ECHOED: Mapping[str, Any] = {
 }
 _TEXT = DeltaKind.TEXT
 _TEXT_DELTA = "response.output_text.delta"
+_REFUSAL_DELTA = "response.refusal.delta"
 _EMPTY_PART: Mapping[str, Any] = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+_EMPTY_REFUSAL: Mapping[str, Any] = {"type": "refusal", "refusal": ""}
 # The fields of an event with a piece of text, where the server adds none of its own.
 _PIECE = {"type", "sequence_number", "item_id", "output_index", "content_index", "delta", "logprobs"}
 # Events with a piece of an item, and the item's kind.
 _ITEM_OF: Mapping[str, str] = {
     _TEXT_DELTA: "message",
+    _REFUSAL_DELTA: "message",
     "response.reasoning_text.delta": "reasoning",
     "response.function_call_arguments.delta": "function_call",
 }
@@ -106,8 +109,9 @@ class ResponsesEncoder:
                 and delta.text
                 and self._kind == "message"
                 and self._part is not None
+                and self._part.get("type") == "output_text"
                 and delta.logprobs is None
-                and (type(raw) is not dict or self._goes_on(raw))
+                and (self._goes_on(raw) if type(raw) is dict else not delta.refusal)
             ):
                 if type(raw) is dict:
                     self._number = max(self._number, raw["sequence_number"])
@@ -201,7 +205,8 @@ class ResponsesEncoder:
             return
         self._begin()
         if delta.text:
-            self._write("message", delta.text, logprobs=delta.logprobs)
+            empty = _EMPTY_REFUSAL if delta.refusal else _EMPTY_PART
+            self._write("message", delta.text, empty, logprobs=delta.logprobs)
         if delta.reasoning:
             self._write("reasoning", delta.reasoning)
         for call in delta.tool_calls:
@@ -228,18 +233,29 @@ class ResponsesEncoder:
             self._write_item(at, item)
             self._text = [item["arguments"]]
 
-    def _write(self, kind: str, text: str, *, logprobs: Mapping[str, Any] | None = None) -> None:
+    def _write(
+        self,
+        kind: str,
+        text: str,
+        empty: Mapping[str, Any] = _EMPTY_PART,
+        *,
+        logprobs: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write a piece of an item; of a message, into a part of the kind of `empty`."""
         if self._kind != kind:
             self._close()
             begun: dict[str, Any] = {"role": "assistant"} if kind == "message" else {"summary": []}
             self._open(kind, {**begun, "content": []})
-        if kind == "message" and self._part is None:
-            self._part = dict(_EMPTY_PART)
+        if kind == "message" and (self._part is None or self._part.get("type") != empty["type"]):
+            self._close_part()
+            self._part = dict(empty)
             so_far = self._items[self._at].get("content")
             self._part_at = len(so_far) if isinstance(so_far, list) else 0
             self._emit_part("added", self._part)
         self._text.append(text)
-        if kind == "message":
+        if kind == "message" and empty is _EMPTY_REFUSAL:
+            self._emit_here(_REFUSAL_DELTA, content_index=self._part_at, delta=text)
+        elif kind == "message":
             probs = list((logprobs or {}).get("content") or ())
             self._emit_here(_TEXT_DELTA, content_index=self._part_at, delta=text, logprobs=probs)
         elif kind == "function_call":
@@ -269,11 +285,8 @@ class ResponsesEncoder:
             return
         item, text = self._items[self._at], "".join(self._text)
         item["status"] = "completed"
-        if kind == "message" and self._part is not None:
-            part = {**self._part, "text": text}
-            self._add_part(item, part)
-            self._emit_here("response.output_text.done", content_index=self._part_at, text=text, logprobs=[])
-            self._emit_part("done", part)
+        if kind == "message":
+            self._close_part()
         elif kind == "function_call":
             item["arguments"] = text
             self._emit_here("response.function_call_arguments.done", name=item.get("name"), arguments=text)
@@ -281,6 +294,21 @@ class ResponsesEncoder:
             item["content"] = [{"type": "reasoning_text", "text": text}]
             self._emit_here("response.reasoning_text.done", content_index=0, text=text)
         self._emit("response.output_item.done", output_index=self._at, item=dict(item))
+
+    def _close_part(self) -> None:
+        """End the message's part that is being written, if there is one."""
+        part, text = self._part, "".join(self._text)
+        if part is None:
+            return
+        if part.get("type") == "refusal":
+            part = {**part, "refusal": text}
+            self._emit_here("response.refusal.done", content_index=self._part_at, refusal=text)
+        else:
+            part = {**part, "text": text}
+            self._emit_here("response.output_text.done", content_index=self._part_at, text=text, logprobs=[])
+        self._add_part(self._items[self._at], part)
+        self._emit_part("done", part)
+        self._part, self._text = None, []
 
     @staticmethod
     def _add_part(item: dict[str, Any], part: Mapping[str, Any]) -> None:
@@ -325,10 +353,11 @@ class ResponsesEncoder:
         if index != self._at:
             return
         at = event.get("content_index")
-        if kind in (_TEXT_DELTA, "response.content_part.added") and (
+        if kind in (_TEXT_DELTA, _REFUSAL_DELTA, "response.content_part.added") and (
             self._part is None or at != self._part_at
         ):
-            self._part = dict(part) if isinstance(part, dict) else dict(_EMPTY_PART)
+            empty = _EMPTY_REFUSAL if kind == _REFUSAL_DELTA else _EMPTY_PART
+            self._part = dict(part) if isinstance(part, dict) else dict(empty)
             self._part_at, self._text = at if type(at) is int else 0, []
         elif kind == "response.content_part.done" and isinstance(part, dict) and index in self._items:
             self._add_part(self._items[index], part)

@@ -178,6 +178,8 @@ def _delta_fields(delta: Delta) -> dict[str, Any]:
             content[name] = value
     if delta.reasoning:
         content["reasoning"] = delta.reasoning
+    if delta.refusal:
+        content["refusal"] = True
     if delta.tool_calls:
         content["tool_calls"] = [asdict(one) for one in delta.tool_calls]
     return content
@@ -195,6 +197,7 @@ def _delta_of(content: Any) -> Delta:
         DeltaKind(content.get("kind", DeltaKind.TEXT)),
         logprobs=content.get("logprobs"),
         reasoning=str(content.get("reasoning", "")),
+        refusal=bool(content.get("refusal")),
         tool_calls=tuple(ToolCallDelta(**one) for one in content.get("tool_calls", ())),
         **several,
     )

@@ -206,6 +206,8 @@ def mended_choice(choice: dict[str, Any], index: int, halves: Halves) -> dict[st
         delta["content"] = _text_of(content, "text")
         if (thoughts := _text_of(content, "thinking")) and not any(map(delta.get, _REASONING)):
             delta["reasoning_content"] = thoughts
+    elif isinstance(content, int | float):
+        delta["content"] = json.dumps(content)  # the SDK hands the number on, which applications show
     else:
         delta["content"] = content if isinstance(content, str) else None
     return {
@@ -310,7 +312,7 @@ def parts_of(chunk: ChatCompletionChunk) -> list[tuple[Delta, tuple[str, ...]]]:
     for name in ("content", "refusal"):
         text = getattr(delta, name)
         if text and isinstance(text, str):
-            parts.append((Delta(text, 0 if parts else 1), (name,)))
+            parts.append((Delta(text, 0 if parts else 1, refusal=name == "refusal"), (name,)))
     opaque = tuple(name for name in _OPAQUE if getattr(delta, name, None))
     if opaque:
         part = Delta("", 0 if parts else 1, DeltaKind.TOOL, tool_calls=_tool_calls(delta))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ import httpx2
 from disco.endpoints.openai_api import error_mapping
 from disco.endpoints.openai_api.chunk_repair import ServerReportedError, document_as_event, reported_error
 from disco.endpoints.openai_api.response_reader import TEXT_DELTA, field_of
-from disco.endpoints.openai_api.sse import MAX_EVENT_BYTES
+from disco.endpoints.openai_api.sse import MAX_EVENT_BYTES, EventSplitter
 
 __all__ = ["events_of_document", "is_document"]
 
@@ -43,6 +44,8 @@ async def events_of_document(
 ) -> list[bytes]:
     """Return the events of an answer that comes as one JSON document, the last of which is `[DONE]`.
 
+    Those of the stream where the document is none, but a stream that begins with a line of JSON.
+
     Args:
         response: as it came.
         first: the first bytes of its body.
@@ -68,6 +71,11 @@ async def events_of_document(
         body = json.loads(whole)
     except (ValueError, RecursionError):
         body = None
+        # A stream behind a line of JSON, such as one of a log: the SDK's reader ignores what begins with no field.
+        splitter = EventSplitter(most_bytes=math.inf)
+        streamed = [*splitter.feed(bytes(whole)), *filter(None, [splitter.end()])]
+        if streamed:
+            return streamed
     error = reported_error(body)
     if error is not None:
         raise ServerReportedError(error)

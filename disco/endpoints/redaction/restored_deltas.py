@@ -168,7 +168,7 @@ def _with_text(delta: Delta, text: str) -> Delta:
     raw = delta.raw.made() if type(delta.raw) is TemplateChunk else delta.raw
     if raw is not None:
         choice = raw.choices[0]
-        name = "content" if choice.delta.content else "refusal"
+        name = "refusal" if delta.refusal else "content"
         changed: dict[str, Any] = {"delta": choice.delta.model_copy(update={name: text})}
         if delta.logprobs is not None:
             changed["logprobs"] = ChoiceLogprobs.construct(**delta.logprobs)
