@@ -83,7 +83,7 @@ ENDS: dict[str, tuple[list[Any], str]] = {
             event("Rhine ", finish="stop"),
             1.3,
             event("and ", finish="stop"),
-            4.0,
+            2.5,
             event("Rhone", finish="stop"),
             DONE,
         ],
