@@ -197,7 +197,8 @@ class EndpointFailure(Exception):
         error: the exception for the caller, an `openai.OpenAIError`.
         retry_after_s: the server's Retry-After, where it sent one. With SEAM, 0: the target began its text in another
             way than it was told to, and may be asked once more.
-        may_retry: whether the server says that the request may be sent again (`x-should-retry`); None: it says nothing.
+        may_retry: whether the request may be sent again, by the server (`x-should-retry`) or because its response
+            had begun; None: the kind decides.
         account: whose account was refused, where the kind is ACCOUNT or MODEL; it holds no key in a readable form.
     """
 

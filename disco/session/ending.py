@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 from disco.errors import AnswerTimeoutError
@@ -86,7 +87,12 @@ class Ending:
             return
         for state in deadlines.due([a for a in self._attempts.states if a.active], now):
             if state.active:  # the failure of another attempt may have ended this one
-                failure = silence(state.candidate.name, clocks, has_spoken=state.first_content_at is not None)
+                failure = silence(
+                    state.candidate.name,
+                    clocks,
+                    has_spoken=state.first_content_at is not None,
+                    has_begun=self._config.streams and state.heard_at > -inf,
+                )
                 self.unless(self._failover.fail(state, failure, now, out), now, out)
 
     def _end(

@@ -167,7 +167,7 @@ class Session:
 
     def waits(self, number: int, now: float) -> None:
         """Count the attempt's silence from now, because its reader has kept it waiting until now."""
-        self.attempts[number].quiet_from = now
+        self.attempts[number].counts_from(now)
 
     def resumed(self, now: float) -> list[Effect]:
         """Count all silence from now: the process stood still until now (stopped, suspended, frozen)."""

@@ -67,7 +67,7 @@ def test_the_text_that_is_cut_is_in_the_synchronous_error(portal):
     cut, seen = [chunk("The "), chunk("Rhine "), {"error": {"message": "boom"}}], []
     with (
         served(portal, cut) as first,
-        served(portal, cut[:2]) as second,
+        served(portal, cut) as second,
         Disco(**settings(first, second), max_retries=0) as client,
     ):
         chunks = client.chat.completions.create(**ASKED, stream=True)

@@ -144,7 +144,7 @@ def _client(way: Way, row: Row) -> Any:
         settings |= {"backups": [backup]}
     elif setup == "device":
         text = row.good.get("text") or TEXT
-        profile = SimulatedProfile(answer=text, prefill_tps=1000.0, decode_tps=100.0)
+        profile = SimulatedProfile(answer=text, prefill_tps=10_000.0, decode_tps=100.0)
         settings |= {"local": SimulatedEndpoint("device", profile, place="device"), "preset": _SERVER_FIRST}
     return (AsyncDisco if way.is_async else Disco)(**settings)
 

@@ -50,7 +50,6 @@ _EVENTS_AT_ONCE = 64
 # For the few bytes between [DONE] and the end of the body: once they are read, the connection can be reused.
 _DRAIN_S = 0.1
 _CLOSE_S = 1.0
-_HEADERS_S = 1.0  # headers that took longer are told as a sign of life
 _NO_SUCH_PATH = (404, 405, 501)
 _UNREADABLE = (MalformedChunkError, ServerReportedError, EventTooLargeError, httpx2.DecodingError)
 
@@ -211,7 +210,7 @@ class ServerAttempt(Attempt):
             if used_up(self._request, self._prefix):
                 self._ended = self._stopped = True
                 return Ended("length", Usage())
-            waited, asked_at = self._meter.waited, anyio.current_time()
+            waited = self._meter.waited
             opening = self._opening = anyio.CancelScope()
             with opening, self._wire:
                 if self._call is None:
@@ -220,14 +219,13 @@ class ServerAttempt(Attempt):
                     await self._open_either(self._call)
             if opening.cancelled_caught:
                 raise StopAsyncIteration
-            if self._meter.waited == waited and anyio.current_time() - asked_at > _HEADERS_S:
-                return Alive()
-            if self._response is None:
-                if self._must_excuse:
-                    self._excused = True
-                    return Alive(_WHOLE_S)
+            if self._meter.waited != waited:
                 # The wait for a probe is over. The server's time to first token begins now.
                 return Started()
+            if self._must_excuse:
+                self._excused = True
+                return Alive(_WHOLE_S)
+            return Alive()  # the head of the response
         while not self._over or self._waiting:
             if self._reader.is_sure:
                 if not self._excused:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf
 from typing import Any
 
 from disco.candidate import Candidate
@@ -48,7 +49,7 @@ class AttemptState:
     first_content_at: float | None = None
     last_at: float = 0.0  # when its last content came
     quiet_from: float = 0.0  # its silence is counted from here at the earliest
-    heard_at: float = 0.0  # when its last sign of life came that was no content
+    heard_at: float = -inf  # when its last sign of life came that was no content; `-inf`: none came
     paused_at: float | None = None  # since when it is paused; None: it is not
     paused_s: float = 0.0  # of the pauses after which it went on
     ended_at: float | None = None
@@ -88,6 +89,10 @@ class AttemptState:
     def silent_from(self) -> float:
         """Since when it has written nothing although it could, s."""
         return max(self.last_at, self.quiet_from)
+
+    def counts_from(self, now: float) -> None:
+        """Count its silence from now, where it is not excused for longer."""
+        self.quiet_from = max(self.quiet_from, now)
 
     def writes(self, now: float) -> None:
         """Store that content has come now; its first content ends no gap."""

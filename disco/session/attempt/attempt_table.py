@@ -79,7 +79,8 @@ class AttemptTable:
 
     def began(self, state: AttemptState, now: float) -> None:
         """Store that the attempt has left its queue and begins to work."""
-        state.began_at = state.quiet_from = now
+        state.began_at = now
+        state.counts_from(now)
         self.deadlines.note(state)
 
     def excused(self, state: AttemptState, until: float) -> None:
@@ -134,7 +135,8 @@ class AttemptTable:
         """Let a paused attempt go on writing; its silence is counted from now."""
         assert state.paused_at is not None
         state.paused_s += now - state.paused_at
-        state.paused_at, state.quiet_from = None, now
+        state.paused_at = None
+        state.counts_from(now)
         self.deadlines.note(state)
         out.append(ResumeAttempt(state.number))
 
@@ -199,7 +201,7 @@ class AttemptTable:
     def resumed(self, now: float) -> None:
         """Count the silence of every attempt from now: the whole process stood still until now."""
         for state in self.states:
-            state.quiet_from = now
+            state.counts_from(now)
             if state.active:
                 self.deadlines.note(state)
 

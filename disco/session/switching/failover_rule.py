@@ -27,6 +27,7 @@ __all__ = [
 ]
 
 RETRY_S = 0.5  # first back-off before the only endpoint is tried again, seconds; doubles with each retry
+LONG_S = 60.0  # of waiting for the first content of a response that has begun
 MOST_WAIT_S = 120.0  # an endpoint that asks for a longer wait is not asked again; the SDK's limit
 RETRIED = frozenset(
     {
@@ -38,6 +39,7 @@ RETRIED = frozenset(
         FailureKind.INCOMPLETE,
     }
 )
+_BUSY = frozenset({FailureKind.RATE_LIMIT, FailureKind.SERVER})  # a status that says: later
 
 
 class Beginning(StrEnum):
@@ -86,7 +88,8 @@ class Failures:
         failed: names of the endpoints that have failed.
         unwell: those of them that were asked and failed for a reason of their own, not for one of the request's.
         again: those of them that may be asked once more, with the earliest time. Not one that has failed to prove that
-            it continues the answer: that takes several requests, and the reader waits for its error.
+            it continues the answer: that takes several requests, and the reader waits for its error. One that was busy
+            has proved nothing yet.
         retries: how often a failed endpoint was asked again.
     """
 
@@ -106,7 +109,8 @@ class Failures:
         # A crash with a retry time: the process of the local model is being started again.
         returns = failure.kind is FailureKind.CRASHED and wait_s is not None
         may = returns or failure.kind in RETRIED if failure.may_retry is None else failure.may_retry
-        if may and not had_to_prove and (wait_s is None or wait_s <= MOST_WAIT_S):
+        has_to_prove = had_to_prove and failure.kind not in _BUSY
+        if may and not has_to_prove and (wait_s is None or wait_s <= MOST_WAIT_S):
             self.again[endpoint] = now + (RETRY_S * 2**self.retries if wait_s is None else wait_s)
         else:
             self.again.pop(endpoint, None)
@@ -210,8 +214,12 @@ def stalled(endpoint: str, silent_s: float, *, has_spoken: bool) -> EndpointFail
     return EndpointFailure(kind, error)
 
 
-def silence(endpoint: str, clocks: Timeouts, *, has_spoken: bool) -> EndpointFailure:
-    """Return the failure of an attempt that was silent until its clock ran out."""
+def silence(endpoint: str, clocks: Timeouts, *, has_spoken: bool, has_begun: bool) -> EndpointFailure:
+    """Return the failure of an attempt that was silent until its clock ran out.
+
+    `has_begun`: something came of a response that the application reads as a stream. Who has waited long for the rest
+    of it is not to wait as long again: the SDK does not ask again there.
+    """
     if has_spoken:
         kind, limit, what = FailureKind.STALLED, clocks.gap_s, "gap_s"
     else:
@@ -220,7 +228,8 @@ def silence(endpoint: str, clocks: Timeouts, *, has_spoken: bool) -> EndpointFai
         f"Endpoint {endpoint!r} wrote nothing for {limit or inf:g} s (timeouts.{what}); "
         "raise the limit or configure another endpoint that can take over."
     )
-    return EndpointFailure(kind, error)
+    may_retry = False if has_begun and not has_spoken and (limit or inf) >= LONG_S else None
+    return EndpointFailure(kind, error, may_retry=may_retry)
 
 
 def has_replaced(

@@ -31,6 +31,7 @@ from disco.errors import EndpointFailure, IncompleteAnswerError
 from disco.errors import FailureKind as K
 from disco.events import Alive, DeltaKind, Ended, Traffic, Usage
 from disco.request import Prefix, Request, Timeouts
+from disco.testing.asking import next_event
 
 pytestmark = [pytest.mark.real, pytest.mark.anyio]
 
@@ -101,7 +102,7 @@ async def test_an_answer_from_beginning_to_end(kind):
             before = seen_by(server)
             attempt = endpoint.open(asked)
             assert attempt.usage == Usage()
-            deltas = await anext(attempt)  # events of one read are one batch
+            deltas = await next_event(attempt)  # events of one read are one batch
             rest, ended = await collect(attempt)
             assert attempt.traffic.bytes_up == server.bytes_in - before.bytes_up
             assert attempt.traffic.bytes_down == server.bytes_out - before.bytes_down
