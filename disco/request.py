@@ -16,7 +16,11 @@ NO_LIMIT = -1
 
 
 def whole_number(value: object) -> int | None:
-    """Return a JSON number as an integer, also where it is written as 50.0; None for anything else."""
+    """Return a JSON number as an integer, also where it is written as 50.0; None for anything else.
+
+    Args:
+        value: of a request's parameter.
+    """
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -295,7 +295,7 @@ TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
 REFUSED: dict[str, tuple[type[Exception], dict[str, Any], dict[str, Any]]] = {
     "an unknown option": (disco.ConfigurationError, behind(), {"extra_body": {"disco": {"prest": 1}}}),
     "no endpoint": (disco.NoEndpointError, {**behind(), "preset": "private"}, {"tools": TOOLS}),
-    "a wrong field": (disco.NoEndpointError, behind(), {"temperature": "hot"}),
+    "a wrong field": (disco.NoEndpointError, behind(), {"tools": 5}),
     "too long": (disco.ContextLengthError, {**behind(context_tokens=8), "preset": "private"}, {}),
     "no budget": (
         disco.BudgetExceededError,
