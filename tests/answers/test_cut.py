@@ -144,7 +144,9 @@ def test_no_text_that_arrived_is_lost(way, has_pace, continuation, data):
         assert error.partial_text == text
         wrote = [each for each in came if each]
         # Who goes on writes the last word again, where the reader does not have it yet.
-        assert text.startswith(wrote[0] if len(wrote) == 1 else "".join(wrote[:1]).rpartition(" ")[0])
+        assert text.startswith(
+            wrote[0] if wrote and len(came) == 1 else "".join(wrote[:1]).rpartition(" ")[0]
+        )
 
 
 def run_virtually(function: Any) -> None:

@@ -50,7 +50,9 @@ async def test_likewise_where_the_local_model_cannot_serve_the_request(kinds, na
         return client.chat.completions.create(**CHAT, tools=[TOOL])
 
     plain, ours = await both(kinds, call, *SERVERS[name], ours=behind(features=frozenset()))
-    assert counts(ours) == counts(plain)
+    # A server's first 500 may be of what disco adds: then it is asked at once without, which counts as no try.
+    at_once = ["0"] if name == "two failures" else []
+    assert counts(ours) == [*at_once, *counts(plain)][: len(plain.requests)]
     assert type(ours.error) is type(plain.error)
     if plain.error is None:
         assert ours.value.choices[0].message.content == SAID

@@ -40,6 +40,7 @@ from disco.server import make_app
 __all__ = ["Finding", "fuzzed", "growth"]
 
 FIRST, SECOND, SERVE = 1001, 1002, 1003
+TAIL_S = 5.0  # behind a finish reason, silence for so long is the end
 MOST_S = 4000.0  # three times the SDK's patience, and what is tried again
 MESSAGES = [{"role": "user", "content": "Which rivers flow into the North Sea?"}]
 
@@ -62,6 +63,8 @@ class Read:
     text: str = ""
     error: BaseException | None = None
     index: Any = None  # of the choice that is read: that of the first text
+    least: int = 0  # characters of the text that came soon enough, which nobody may lose
+    waits_from: float | None = None  # when the newest finish reason, or text behind one, came
 
 
 async def _read(ask: Callable[[], Any], *, stream: bool, responses: bool = False) -> Read:
@@ -95,12 +98,19 @@ def _take(got: Read, chunk: Any) -> None:
         raise AttributeError("choices")
     choices = getattr(chunk, "choices", None)
     first = choices[0] if isinstance(choices, list) and choices else None
+    now = asyncio.get_running_loop().time()
+    is_late = got.waits_from is not None and now - got.waits_from > TAIL_S
+    if not is_late and isinstance(reason := getattr(first, "finish_reason", None), str) and reason:
+        got.waits_from = now
     content, index = getattr(getattr(first, "delta", None), "content", None), getattr(first, "index", 0) or 0
     if not isinstance(content, str | int | float) or not content:
         return
     got.index = index if got.index is None else got.index
     if index == got.index:
         got.text += content if isinstance(content, str) else json.dumps(content)
+        if not is_late:
+            got.least = len(got.text)
+            got.waits_from = None if got.waits_from is None else now
 
 
 class _Readers:
@@ -178,7 +188,8 @@ def _judged(way: str, seen: Read, plain: Read | None) -> str | None:
         return None
     # Half a surrogate pair is no text; disco waits for the other half.
     mine, theirs = (
-        text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for text in (seen.text, plain.text)
+        text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        for text in (seen.text, plain.text[: max(plain.least, len(seen.text))])
     )
     theirs = theirs.rstrip("\ufffd")
     if not mine.startswith(theirs) and not _is_mended(mine, theirs):

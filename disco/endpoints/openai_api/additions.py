@@ -82,6 +82,7 @@ class Refusal:
         said = _said(error)
         blames = status in _REFUSED and kind not in (FailureKind.CONTEXT_LENGTH, FailureKind.CONTENT_FILTER)
         is_vague = status in _VAGUE and kind in (FailureKind.BAD_REQUEST, FailureKind.SERVER)
+        is_vague = is_vague and error.response.headers.get("x-should-retry") != "false"
         says_nothing = status == _UNCLEAR or _EMPTY_WORDS.issuperset(_WORD.findall(said))
         return cls(status, said, blames, is_vague and says_nothing)
 

@@ -82,7 +82,18 @@ class ServerAttempt(Attempt):
             "_prefix",
             "_prepare",
         ),
-        *("_body", "_call", "_closed", "_ended", "_eof", "_excused", "_has_begun", "_idle", "_is_cut"),
+        *(
+            "_body",
+            "_call",
+            "_closed",
+            "_ended",
+            "_eof",
+            "_excused",
+            "_has_begun",
+            "_idle",
+            "_is_cut",
+            "_was",
+        ),
         *("_opening", "_over", "_reader", "_request", "_response", "_running", "_sent", "_spliced"),
         *("_splitter", "_stopped", "_tail", "_unread", "_unread_at", "_waiting", "_wire"),
     )
@@ -130,6 +141,7 @@ class ServerAttempt(Attempt):
         self._over = False  # nothing more to read: [DONE], end of body, or the wait for the tail is over
         self._eof = False
         self._is_cut = False  # in the middle of an event
+        self._was: Exception | None = None  # why the request was sent once more without what disco adds
         self._ended = False
         self._stopped = False  # ended or failed
         self._running = False
@@ -151,6 +163,8 @@ class ServerAttempt(Attempt):
                     # Another task closed the attempt in the middle of a read: the server has not failed.
                     raise StopAsyncIteration from None
                 raise
+            if self._was is not None and not isinstance(error, openai.APIStatusError):
+                error = self._was  # the second request has shown nothing better
             raise self._failure(error) from error
         finally:
             self._running = False
@@ -240,6 +254,7 @@ class ServerAttempt(Attempt):
                     deltas = await self._read()
                 except (*_UNREADABLE, EndpointFailure) as error:
                     if await self._is_asked_again(self._refusal_in(error)):
+                        self._was = error
                         return await self._next()
                     raise
             if deltas is None:
@@ -249,8 +264,10 @@ class ServerAttempt(Attempt):
         reason = self._reader.finish_reason
         if reason is None and self._eof and await self._is_asked_again(Refusal(200, says_nothing=True)):
             # llama-cpp-python's server refuses log probabilities by a status of 200 and nothing else.
+            self._was = error_mapping.incomplete(self._name)
             return await self._next()
-        if reason in (None, "stop") and await self._is_asked_again(Refusal(0, says_nothing=True)):
+        if reason is None and await self._is_asked_again(Refusal(0, says_nothing=True)):
+            self._was = error_mapping.incomplete(self._name)
             return await self._next()
         return self._end()
 

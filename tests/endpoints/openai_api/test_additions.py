@@ -220,7 +220,6 @@ UNREADABLE: dict[str, Reply] = {
     "no empty line": Reply([b"data: {}\n" * 3 + b"data: [DONE]\n\n"]),
     "JSON lines": Reply([b"{}\n{}\n"], headers={"content-type": "application/x-ndjson"}),
     "nothing": Reply([]),
-    "messages in pieces": Reply([event(MESSAGE), *spoken([]).steps]),
     "500": refusal(500, error("'NoneType' object is not subscriptable")),
     "an error event": Reply([event(json.dumps(error("This model cannot be streamed.")).encode())]),
 }

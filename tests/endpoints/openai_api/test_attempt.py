@@ -169,7 +169,8 @@ async def test_misbehaviour_has_its_kind_and_keeps_the_text_before_it(what, anyi
         got, failure = await failing(attempt)
         assert what == "half a body" or attempt.traffic == seen_by(server)
     assert [got, failure.kind, type(failure.error)] == expected
-    assert len(server.requests) == 1, "retries belong to the session"
+    # Retries belong to the session; what cannot be read at all is asked for once more as a whole answer.
+    assert len(server.requests) == 1 + (not got and failure.kind in (K.GARBAGE, K.INCOMPLETE)), what
 
 
 @pytest.mark.parametrize("tail", [[10_000.0], [0.5, piece(b": ping\n\n")] * 100], ids=["silence", "pings"])
@@ -296,9 +297,18 @@ async def test_a_server_that_refuses_log_probabilities_is_asked_without_from_the
             assert "".join(d.text for d in deltas) == "Hello"
         other = endpoint.open(replace(ask(), model="other"), wants=LOGP)
         await failing(other)  # it fails without, too: so nothing is known of log probabilities
+        other_tries = (
+            len(server.requests) - 2 * refusals - 1
+        )  # without log probabilities, then without a stream
         assert endpoint.capabilities("m").logp is False
     bodies = [body for _, _, body in server.requests]
-    assert [body.get("logprobs") for body in bodies] == [*[True, None] * refusals, None, True, None]
+    assert [body.get("logprobs") for body in bodies] == [
+        *[True, None] * refusals,
+        None,
+        True,
+        *[None] * (other_tries - 1),
+    ]
+    assert other_tries <= 3
 
 
 async def test_a_server_that_has_given_log_probabilities_is_out_of_order_at_status_500():
