@@ -213,7 +213,6 @@ def event(data: bytes) -> bytes:
     return b"data: " + data + b"\n\n"
 
 
-MESSAGE = json.dumps({**chunk(), "choices": [{"index": 0, "message": {"content": "The "}}]}).encode()
 # What a server gives for streams, which says nothing that names them.
 UNREADABLE: dict[str, Reply] = {
     "no JSON": Reply([event(b"{oops")]),
