@@ -259,8 +259,8 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
             `disco.RouteLog` writes the records to a file.
         api_key, base_url, organization, project, timeout, default_headers, default_query, http_client: as for
             `AsyncOpenAI`.
-        max_retries: how often the only endpoint left is tried again. The session does that, and tries another endpoint
-            first.
+        max_retries: how often each endpoint is tried again, once none is left that has not failed. The session does
+            that.
 
     Raises:
         disco.errors.ConfigurationError: unknown preset or profile, or settings that contradict each other.

@@ -254,7 +254,7 @@ class Router:
             server: the server of this client or of this copy of it; None if it has none.
             stream: whether a reader gets the text as it is written.
             options: disco's options of this request.
-            max_retries: how often the only endpoint left is tried again.
+            max_retries: how often each endpoint is tried again, once none is left that has not failed.
 
         Raises:
             NoEndpointError: no configured endpoint may serve the request (ContextLengthError if it is only too long).

@@ -56,7 +56,7 @@ class SessionConfig:
             hardly a token.
         pace_tps: the reader's pace, None when pacing is off.
         timeouts: when an attempt has failed.
-        max_retries: how often the *only* endpoint left is tried again before giving up.
+        max_retries: how often each endpoint is tried again, once none is left that has not failed.
         is_hedged: whether a silence of which nothing is learnt starts another endpoint, too (see `silence_rule`); a
             replay plays its formulas without that.
         margin: safety factor on the predicted time of a migration; larger where a late target leaves a gap, and after a

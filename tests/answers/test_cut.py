@@ -133,8 +133,8 @@ def test_no_text_that_arrived_is_lost(way, has_pace, continuation, data):
         )
         async with client:
             text, error = await read(client, way)
-        left = [arrived(pieces) for pieces, _ in own]
-        came = [left.pop(0) if each["model"] == MODEL else arrived(other) for each in server.requests]
+        left = iter([arrived(pieces) for pieces, _ in own])
+        came = [next(left, "") if each["model"] == MODEL else arrived(other) for each in server.requests]
 
     run_virtually(asked)
     assert isinstance(error, openai.OpenAIError), text

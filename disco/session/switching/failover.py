@@ -187,7 +187,7 @@ class FailoverControl:
             role, prefix = self._beginning(step.candidate, step.beginning)
             self._race.open(step.candidate.name, role, prefix, now, out)
         elif isinstance(step, Retry):
-            self.failures.retries += 1
+            self.failures.retries[step.candidate.name] += 1
             role, prefix = self._beginning(step.candidate, step.beginning)
             self._race.pending.append(Pending(step.at, step.candidate.name, prefix, role))
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -90,13 +91,13 @@ class Failures:
         again: those of them that may be asked once more, with the earliest time. Not one that has failed to prove that
             it continues the answer: that takes several requests, and the reader waits for its error. One that was busy
             has proved nothing yet.
-        retries: how often a failed endpoint was asked again.
+        retries: how often each was asked again.
     """
 
     failed: set[str] = field(default_factory=set)
     unwell: set[str] = field(default_factory=set)
     again: dict[str, float] = field(default_factory=dict)
-    retries: int = 0
+    retries: Counter[str] = field(default_factory=Counter)
 
     def note(
         self, endpoint: str, failure: EndpointFailure, now: float, *, had_to_prove: bool = False
@@ -111,9 +112,13 @@ class Failures:
         may = returns or failure.kind in RETRIED if failure.may_retry is None else failure.may_retry
         has_to_prove = had_to_prove and failure.kind not in _BUSY
         if may and not has_to_prove and (wait_s is None or wait_s <= MOST_WAIT_S):
-            self.again[endpoint] = now + (RETRY_S * 2**self.retries if wait_s is None else wait_s)
+            self.again[endpoint] = now + (RETRY_S * 2 ** self.retries[endpoint] if wait_s is None else wait_s)
         else:
             self.again.pop(endpoint, None)
+
+    def left(self, max_retries: int) -> list[str]:
+        """Return who may be asked once more, the earliest first."""
+        return sorted((n for n in self.again if self.retries[n] < max_retries), key=self.again.__getitem__)
 
     def end_with(self, failure: EndpointFailure) -> bool:
         """Return whether the request itself is at fault, as every endpoint would say.
@@ -134,7 +139,7 @@ class FailoverView:
         candidates: candidates by endpoint name.
         order: names of endpoints that may take over, in order of preference.
         failures: which endpoints have failed so far.
-        max_retries: how many retries on failed endpoints are allowed in total.
+        max_retries: how many retries on one failed endpoint are allowed, as the SDK counts them.
         starts_wait: whether planned starts still wait for their time and no endpoint has written.
         has_content: whether the answer has any content.
         nothing_shown: whether the reader has nothing of the answer.
@@ -192,16 +197,14 @@ def next_step(view: FailoverView, failure: EndpointFailure) -> Step:
 
 
 def _retry(view: FailoverView) -> Step:
-    again = view.failures.again
     # Whoever broke off an answer is asked to prove that it continues only where nobody else is there: a proof takes
     # several requests, and the reader waits for the error.
     is_alone = len(set(view.order)) == 1
-    if view.failures.retries < view.max_retries:
-        for name in sorted(again, key=again.__getitem__):  # earliest time first
-            candidate, at = view.candidates[name], max(view.now, again[name])
-            beginning = view.beginning(candidate, if_proved=is_alone)
-            if beginning is not None and at <= view.until:
-                return Retry(candidate, beginning, at)
+    for name in view.failures.left(view.max_retries):
+        candidate, at = view.candidates[name], max(view.now, view.failures.again[name])
+        beginning = view.beginning(candidate, if_proved=is_alone)
+        if beginning is not None and at <= view.until:
+            return Retry(candidate, beginning, at)
     return GiveUp()
 
 

@@ -126,7 +126,7 @@ class SilenceControl:
             else:
                 self._heirs += 1
                 if due.heir.candidate.name in self._failover.failures.failed:
-                    self._failover.failures.retries += 1
+                    self._failover.failures.retries[due.heir.candidate.name] += 1
                 for state in due.silent:
                     state.doubted_at = now
                 if self._transcript.writer is None:
@@ -209,8 +209,7 @@ class SilenceControl:
         view, failures = self._failover.view(now), self._failover.failures
         busy = {a.candidate.name for a in self._attempts.states if a.active}
         fresh = [[n for n in names if n not in failures.failed] for names in (self._plan.heirs, self._spared)]
-        may_retry = failures.retries < view.max_retries
-        again = sorted(failures.again, key=failures.again.__getitem__) if may_retry else []
+        again = failures.left(view.max_retries)
         for names in (*fresh, [n for n in again if n in self._plan.heirs or n in self._spared]):
             for if_proved in (False, True):
                 for name in names:
