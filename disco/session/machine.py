@@ -18,7 +18,18 @@ from math import inf
 from disco.candidate import Candidate
 from disco.cost.budget_reservation import BudgetReservation
 from disco.errors import EndpointFailure
-from disco.events import Alive, Delta, Ended, Parked, Progress, SeamReport, SpeculationReport, Traffic, Usage
+from disco.events import (
+    Alive,
+    Delta,
+    DeltaKind,
+    Ended,
+    Parked,
+    Progress,
+    SeamReport,
+    SpeculationReport,
+    Traffic,
+    Usage,
+)
 from disco.judging import AgreementJudge
 from disco.plan import Plan
 from disco.playback import Playback
@@ -41,7 +52,7 @@ from disco.session.writing import Writing
 
 __all__ = ["Session", "SessionConfig"]
 
-_RUNNING = AttemptOutcome.RUNNING  # needed at every token; see `attempt_state`
+_RUNNING, _ROLE = AttemptOutcome.RUNNING, DeltaKind.ROLE  # needed at every token; see `attempt_state`
 
 
 class Session:
@@ -158,7 +169,7 @@ class Session:
         out: list[Effect] = []
         if state.outcome is not _RUNNING or self.ending.ended:
             return out
-        if is_content(deltas):
+        if deltas[0].kind is not _ROLE or is_content(deltas):
             state.writes(now)
         else:
             state.heard_at = now

@@ -52,8 +52,11 @@ class ChatChunks:
 
     def of(self, delta: Delta) -> ChatCompletionChunk:
         """Return the chunk for one delta: the vendor's own if there is one, else a new one."""
-        raw: ChatCompletionChunk | None
-        raw = delta.raw.made() if type(delta.raw) is TemplateChunk else delta.raw
+        raw: ChatCompletionChunk | None = delta.raw
+        if type(delta.raw) is TemplateChunk:
+            raw = delta.raw.made()
+            if self.is_as_it_came(delta) and not delta.raw.template.has_role:
+                return raw
         if raw is not None:
             if self._first and raw.id:
                 self._identify(raw)

@@ -41,15 +41,22 @@ def remade(model: Any, fields: dict[str, Any]) -> Any:
 
 
 class ChunkTemplate:
-    """Makes chunks from events that are the same as one parsed event, except for their text."""
+    """Makes chunks from events that are the same as one parsed event, except for their text.
 
-    __slots__ = ("_after", "_before", "_choice", "_chunk", "_delta", "_end", "_shown")
+    Attributes:
+        id: of the answer; all of them share it.
+        has_role: whether each of them gives the role, as Ollama's do.
+    """
+
+    __slots__ = ("_after", "_before", "_choice", "_chunk", "_delta", "_end", "_shown", "has_role", "id")
 
     def __init__(self, chunk: ChatCompletionChunk, before: bytes, after: bytes) -> None:
         """Take a chunk and the bytes around its text in its event; `of` checks that they match."""
         self._chunk = chunk
         self._choice = chunk.choices[0]
         self._delta = self._choice.delta
+        self.id: str = chunk.id
+        self.has_role = self._delta.role is not None
         self._before = before
         self._after = after
         self._end = len(before)
@@ -73,11 +80,6 @@ class ChunkTemplate:
             other.__pydantic_fields_set__.discard("usage")
         made = template.chunk(_MARK)
         return template if made == other and made.model_fields_set == other.model_fields_set else None
-
-    @property
-    def id(self) -> str:
-        """Return the id, which all chunks of the template share."""
-        return self._chunk.id
 
     def text(self, data: bytes) -> str | None:
         """Return the text of the chunk in `data`; None where `data` differs in more than the text."""
