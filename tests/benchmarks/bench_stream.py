@@ -192,9 +192,7 @@ async def clients(base_url: str) -> AsyncIterator[dict[str, Client]]:
         yield made
 
 
-async def _timed(
-    read: Callable[[str], Awaitable[Seen]], model: str, chunks: int
-) -> tuple[float, float]:
+async def _timed(read: Callable[[str], Awaitable[Seen]], model: str, chunks: int) -> tuple[float, float]:
     """Microseconds of this process per chunk, and from the call to the first one."""
     at, cpu_at = time.perf_counter(), time.process_time()
     seen = await read(model)
