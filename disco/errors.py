@@ -56,6 +56,7 @@ __all__ = [
     "WrongMaskError",
     "attach_evidence",
     "by_nearness",
+    "cut",
     "lay_evidence",
     "meant",
     "nearest",
@@ -64,7 +65,7 @@ __all__ = [
 
 
 class DiscoWarning(UserWarning):
-    """Something that a person should look at, while the answers go on. See `disco.telemetry.notices`."""
+    """Something that a person should look at, while the answers go on. See `disco.notices`."""
 
 
 class DiscoError(openai.OpenAIError):
@@ -244,8 +245,13 @@ _SHORT.maxstring = _SHORT.maxother = 120
 
 
 def shown(value: object) -> str:
-    """Return a value of the user's for a message: its `repr`, cut in the middle where it is long."""
+    """Return a value of a user's or a caller's for a message: its `repr`, cut in the middle where it is long."""
     return _SHORT.repr(value)
+
+
+def cut(text: str, most: int) -> str:
+    """Return a text for a message, without quotes: the first `most` characters where it has more."""
+    return text if len(text) <= most else f"{text[:most]}..."
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -272,13 +278,15 @@ def meant(name: str, known: Iterable[str]) -> str:
         name: the mistyped name.
         known: all names there are.
     """
-    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.54)
+    close = difflib.get_close_matches(name[:_COMPARED], list(known), n=3, cutoff=0.54)
     return f"Did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
 def by_nearness(name: str, known: Iterable[str]) -> list[str]:
     """Return the known names, the most similar to `name` first."""
-    return sorted(known, key=lambda one: (-difflib.SequenceMatcher(None, one, name).ratio(), one))
+    start = name[:_COMPARED]
+    return sorted(known, key=lambda one: (-difflib.SequenceMatcher(None, one, start).ratio(), one))
 
 
 _MOST_NAMES = 25
+_COMPARED = 120  # characters of a mistyped name: what a caller sends may have any length

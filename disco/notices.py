@@ -12,15 +12,9 @@ import warnings
 
 from disco.errors import DiscoWarning
 
-__all__ = ["shown", "warn"]
+__all__ = ["warn"]
 
 _LOG = logging.getLogger("disco")
-_MOST_SHOWN = 80  # characters
-
-
-def shown(name: str) -> str:
-    """Return a name for a warning, in quotes: callers of a server choose names, of any length and any characters."""
-    return repr(name if len(name) <= _MOST_SHOWN else f"{name[:_MOST_SHOWN]}…")
 
 
 def warn(text: str) -> None:

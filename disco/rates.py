@@ -22,7 +22,7 @@ class Rates:
     """What a token costs at one endpoint.
 
     Policies compare endpoints by one sum, in USD: a server's price, or the energy of a machine of the user's own at the
-    preset's exchange rate. Only a price is money that somebody gets (`bill_usd`).
+    preset's exchange rate. Only a price is money that somebody gets (`is_money`).
 
     Attributes:
         cost_in: per prompt token.
@@ -64,7 +64,7 @@ class Rates:
         cached_tokens: int = 0,
         cache_write_tokens: int = 0,
     ) -> float:
-        """Return what these tokens cost under the exchange rate, USD.
+        """Return what these tokens cost under the exchange rate, USD; a bill, too, where `is_money`.
 
         Args:
             prompt_tokens: tokens of the prompt, cached ones included.
@@ -78,43 +78,13 @@ class Rates:
         )
         return cost + self.cost_cache_write * cache_write_tokens if cache_write_tokens else cost
 
-    def bill_usd(
-        self,
-        prompt_tokens: int,
-        completion_tokens: int,
-        cached_tokens: int = 0,
-        cache_write_tokens: int = 0,
-    ) -> float:
-        """Return the money that is paid for these tokens, USD.
-
-        Args:
-            prompt_tokens: tokens of the prompt, cached ones included.
-            completion_tokens: tokens generated.
-            cached_tokens: tokens of the prompt that were not computed again.
-            cache_write_tokens: tokens of the prompt that were written into a cache.
-        """
-        tokens = prompt_tokens, completion_tokens, cached_tokens, cache_write_tokens
-        return self.cost(*tokens) if self.is_money else 0.0
-
     def energy_j(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> float | None:
-        """Return the energy that machines of the user's own take for these tokens, J; None where it is not known.
-
-        Args:
-            prompt_tokens: tokens of the prompt, cached ones included.
-            completion_tokens: tokens generated.
-            cached_tokens: tokens of the prompt that were not computed again.
-        """
+        """Return the energy that these tokens take of the user's own machines, J; see `Rates.cost`. None: not known."""
         if self.j_in is None or self.j_out is None:
             return None
         return self.j_in * (prompt_tokens - cached_tokens) + self.j_out * completion_tokens
 
     def most(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> float:
-        """Return the most that these tokens can cost: with every computed one of the prompt written into a cache.
-
-        Args:
-            prompt_tokens: tokens of the prompt, cached ones included.
-            completion_tokens: tokens generated.
-            cached_tokens: tokens of the prompt that were read from the cache.
-        """
+        """Return the most that they can cost, all computed ones written into a cache, USD; see `Rates.cost`."""
         written = self.cost_cache_write * (prompt_tokens - cached_tokens)
         return self.cost(prompt_tokens, completion_tokens, cached_tokens) + written

@@ -14,6 +14,9 @@ MOST_CLASSES = 256
 NO_LIMIT = -1
 """As `max_tokens`: llama.cpp's server and others take it for "as long as the context holds"."""
 
+_MOST_TOKENS = 2**53
+"""No answer is as long. A limit above it is sent as it is, and may be too large for a plan to count with."""
+
 
 def whole_number(value: object) -> int | None:
     """Return a JSON number as an integer, also where it is written as 50.0; None for anything else.
@@ -110,7 +113,7 @@ class Request:
         for name in ("max_completion_tokens", "max_tokens"):
             limit = whole_number(self.params.get(name))
             if limit is not None and limit > NO_LIMIT:
-                return limit
+                return min(limit, _MOST_TOKENS)
         return self.cap
 
     def capped(self, tokens: int) -> Request:

@@ -35,6 +35,7 @@ SHARED = (
     "plan",
     "reasons",
     "_resources",
+    "_settings_files",
 )
 
 # What each room may import besides SHARED and itself, a whole room or one module of it: the column "may import" of

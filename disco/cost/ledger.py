@@ -87,14 +87,15 @@ class Charge(NamedTuple):
             cache_write_tokens: prompt tokens that were written into a cache, which may cost more.
         """
         tokens = prompt_tokens, completion_tokens, cached_tokens
+        cost = rates.cost(*tokens, cache_write_tokens)
         return cls(
             attempt,
             endpoint,
             phase,
             *tokens,
-            bill_usd=rates.bill_usd(*tokens, cache_write_tokens),
+            bill_usd=cost if rates.is_money else 0.0,
             device_energy_j=rates.energy_j(*tokens),
-            policy_cost=rates.cost(*tokens, cache_write_tokens),
+            policy_cost=cost,
         )
 
 

@@ -63,7 +63,7 @@ def known_names(names: Collection[str], known: Collection[str], option: str) -> 
     for name in names:
         if name not in known:
             raise ConfigurationError(
-                f"{option} names {shown(name)}, and no endpoint is called so. {nearest(name[:120], known)}"
+                f"{option} names {shown(name)}, and no endpoint is called so. {nearest(name, known)}"
             )
 
 

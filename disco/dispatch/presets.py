@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from disco._resources import resource_dir, settings_toml
+from disco._resources import resource_dir
+from disco._settings_files import settings_toml
 from disco.dispatch.policies.policy_registry import (
     ASSIST,
     AUTO,
@@ -79,7 +80,7 @@ class DispatchSection(Section):
     def _check(self) -> Self:
         if self.policy not in (ASSIST, CASCADE) and not is_known_policy(self.policy):
             known = (*known_policies(), ASSIST, CASCADE)
-            raise ValueError(f"no policy is called {shown(self.policy)}. {nearest(self.policy[:120], known)}")
+            raise ValueError(f"no policy is called {shown(self.policy)}. {nearest(self.policy, known)}")
         if "budget" in self.model_fields_set and self.policy in _BUDGETLESS:
             implied = _BUDGETLESS[self.policy]
             if self.budget != implied:
@@ -311,9 +312,9 @@ def load_preset(preset: str | os.PathLike[str] | Mapping[str, Any] | Preset) -> 
 
 def _no_preset(name: str) -> str:
     """Return the message for a name that no shipped preset has: every name with its summary, the nearest first."""
-    known, start = available_presets(), name[:120]
-    listed = (f"  {one}: {load_preset(one).summary}" for one in by_nearness(start, known))
-    said = " ".join(filter(None, (f"no preset is called {shown(name)}.", meant(start, known))))
+    known = available_presets()
+    listed = (f"  {one}: {load_preset(one).summary}" for one in by_nearness(name, known))
+    said = " ".join(filter(None, (f"no preset is called {shown(name)}.", meant(name, known))))
     return f'{said} To use a file of your own, give its path, such as "./mine.toml". Presets:\n' + "\n".join(
         listed
     )

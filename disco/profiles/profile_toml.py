@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import tomli_w
 from pydantic import BaseModel, ValidationError
 
-from disco._resources import settings_toml
+from disco._settings_files import settings_toml
 from disco.errors import ConfigurationError, nearest
 
 __all__ = ["dump_toml", "explain", "read_toml", "validate"]

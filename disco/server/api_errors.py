@@ -12,7 +12,8 @@ from typing import Any
 import httpx2
 import openai
 
-from disco.errors import ConfigurationError, LocalModelError
+from disco.endpoints.openai_api.chunk_repair import reported_error
+from disco.errors import ConfigurationError, LocalModelError, cut
 
 __all__ = ["INVALID", "SERVER", "Refusal", "error_event", "garbled", "json_bytes", "passed_on", "refusal_of"]
 
@@ -94,7 +95,7 @@ def refusal_of(error: Exception) -> Refusal:
         return _status(error)
     if isinstance(error, ConfigurationError):
         # The message names the SDK's argument; over HTTP it is a field of the body.
-        message = str(error).replace('extra_body["disco"]', '"disco"')[:_LONGEST_TEXT]
+        message = cut(str(error).replace('extra_body["disco"]', '"disco"'), _LONGEST_TEXT)
         return Refusal(400, message, param="disco", code="invalid_disco_option")
     if isinstance(error, LocalModelError):
         return Refusal(502, error.message, kind=SERVER, code="local_model_failed", headers=_NO_RETRY)
@@ -163,10 +164,10 @@ def _status(error: openai.APIStatusError) -> Refusal:
 
 def _said(body: object) -> tuple[Mapping[str, Any], str]:
     """Return the fields of a server's error object, and its text where no field `message` has it."""
-    if isinstance(body, list) and body and isinstance(body[0], Mapping):  # Gemini
-        body = body[0].get("error", body[0])
+    if isinstance(body, list):
+        body = reported_error(body)
     if isinstance(body, Mapping):
         detail = body.get("detail")
         return body, detail if isinstance(detail, str) else ""
     is_text = isinstance(body, str) and not body.lstrip().startswith("<")  # a page of a proxy is for people
-    return {}, str(body)[:_LONGEST_TEXT] if is_text else ""
+    return {}, cut(str(body), _LONGEST_TEXT) if is_text else ""

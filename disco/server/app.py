@@ -19,7 +19,7 @@ from disco.client import AsyncDisco
 from disco.endpoints.attached.messages import ANSWERS, HELLO
 from disco.endpoints.llamacpp.batching.round_engine import RoundEngine
 from disco.endpoints.split.wire import LAYERS, STREAM
-from disco.errors import ConfigurationError
+from disco.errors import ConfigurationError, cut
 from disco.server.access_guards import Guards, check_exposure, check_key, check_origins, is_loopback
 from disco.server.admission import AnswerLimiter
 from disco.server.api_errors import INVALID, Refusal
@@ -215,7 +215,7 @@ async def _health(request: Request) -> Response:
 async def _no_such(request: Request, error: Exception) -> Response:
     """Return the API's error for an unknown path or a method that the path does not accept."""
     assert isinstance(error, HTTPException)
-    where = f"{request.method} {request.url.path[:80]}"
+    where = f"{request.method} {cut(request.url.path, 80)}"
     if error.status_code == 405:
         refusal = Refusal(405, f"Not allowed: {where}.", kind=INVALID, code="method_not_supported")
     else:

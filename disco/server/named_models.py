@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from disco.client import AsyncDisco
 from disco.endpoints.contract import Endpoint
-from disco.errors import ConfigurationError, nearest
+from disco.errors import ConfigurationError, nearest, shown
 from disco.server.api_errors import Refusal
 from disco.server.device.announcing import may_be_attached_to
 
@@ -15,7 +15,6 @@ __all__ = ["NamedModel", "NamedModels", "no_such_model"]
 
 _LONGEST_NAME = 200  # characters
 _LONGEST_ASKED = 1000  # of a caller's; it is kept in records, statistics and the state file
-_SHOWN = 80  # characters of a caller's text in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,7 @@ class NamedModels:
         for name in self._by_name:
             if not name.strip() or not name.isprintable() or len(name) > _LONGEST_NAME:
                 raise ConfigurationError(
-                    f"{name[:_SHOWN]!r} is no name of a model: it must be one line of 1 to {_LONGEST_NAME} characters."
+                    f"{shown(name)} is no name of a model: it must be one line of 1 to {_LONGEST_NAME} characters."
                 )
         if default is not None and default not in self._by_name:
             raise ConfigurationError(
@@ -136,7 +135,7 @@ class NamedModels:
 
 def no_such_model(name: str, known: Sequence[str] | dict[str, NamedModel] = ()) -> Refusal:
     """Return the API's refusal of a model that does not exist, with the names that are near."""
-    message = f"The model {name[:_SHOWN]!r} does not exist here."
+    message = f"The model {shown(name)} does not exist here."
     if known:
-        message = f"{message} {nearest(name[:_SHOWN], known)}"
+        message = f"{message} {nearest(name, known)}"
     return Refusal(404, message, param="model", code="model_not_found")

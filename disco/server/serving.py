@@ -39,7 +39,7 @@ PING_S, PONG_S = 60.0, 600.0
 LAST_S: Final = 5.0  # time that cancelling answers may take
 BACKLOG: Final = 2048
 _TICK_S: Final = 0.1
-_LEARN_S: Final = 0.5  # how long the start waits for servers to say which models they have
+_LEARN_S: Final = 0.5  # how long the start waits for servers to list their models: a few round trips
 _TURNS: Final = 10  # of the event loop, in which a connection that was just accepted comes to its task
 
 

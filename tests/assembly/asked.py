@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import anyio
@@ -89,9 +90,10 @@ async def _backed(server: MemoryServer) -> AsyncIterator[Any]:
 
 
 @contextlib.asynccontextmanager
-async def _beside(server: MemoryServer) -> AsyncIterator[Any]:
+async def _beside(server: MemoryServer, pace_tps: float | str = "off") -> AsyncIterator[Any]:
     """A local model beside the server, which takes over where it may."""
-    more = {"local": device(answer="Here."), "policy": preset("server_only"), "continuation": "trailing"}
+    policy = preset("server_only", pace_tps=pace_tps)
+    more = {"local": device(answer="Here."), "policy": policy, "continuation": "trailing"}
     async with AsyncDisco(**_settings(server, **more)) as client:
         yield client
 
@@ -111,6 +113,7 @@ SETUPS: dict[str, Any] = {
     "alone": _alone,
     "backed": _backed,
     "beside": _beside,
+    "paced": partial(_beside, pace_tps=12.0),
     "served": _served,
 }
 

@@ -12,7 +12,19 @@ import pytest
 from compat.compat_cases import entered, got, items
 from pydantic import BaseModel
 from scripted_server import chunk, scripted_server, sse, stream, usage
-from sdk_parity.side_by_side import BASE, CHAT, SAID, Server, answering, ask, documents, events, http_client
+from sdk_parity.side_by_side import (
+    BASE,
+    CHAT,
+    SAID,
+    Server,
+    answering,
+    ask,
+    document,
+    documents,
+    events,
+    http_client,
+    whole_response,
+)
 
 from disco import AsyncDisco, Disco, Timeouts
 from disco.endpoints.continuation import Continuation
@@ -59,6 +71,14 @@ async def test_every_way_of_asking_leaves_one_record(kind, way):
     assert route.segments[0].end_char == len(SAID)
     if way not in ("whole", "streamed", "with usage"):
         assert SAID not in json.dumps(route.to_dict())
+
+
+async def test_the_record_of_a_whole_response_knows_its_calls():
+    call = {"type": "function_call", "id": "i", "call_id": "c", "name": "f", "arguments": "{}"}
+    body = {**whole_response(), "output": [call]}
+    outcome = await ask(AsyncDisco, WAYS["a response"], lambda _: document(body))
+    route = outcome.value.route
+    assert (route.finish_reason, route.answer_tokens, route.segments) == ("tool_calls", 9, ())
 
 
 @pytest.mark.parametrize("kind", [AsyncDisco, Disco])

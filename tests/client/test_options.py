@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import anyio
+import httpx2
 import openai
 import pytest
 from defects.asking import client as routed
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import disco
-from disco import AsyncDisco, Disco, Timeouts
+from disco import AsyncDisco, Backup, Disco, Timeouts
 from disco.client.request_options import NO_OPTIONS, RequestOptions, merge_options, take_options
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
@@ -287,6 +288,28 @@ async def test_no_limit_and_a_whole_number_with_a_point_are_limits_for_every_end
     async with routed(local=device(answer_tokens=60), policy="private") as one:
         answer = await create(one, **limit)
         assert answer.usage.completion_tokens == (50 if 50.0 in limit.values() else 60)
+
+
+@pytest.mark.parametrize("by", ["backup", "budget", "device"])
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens", "seed", "timeout"])
+async def test_a_number_that_no_float_can_hold_is_taken_as_by_the_sdk(name, by):
+    server, more = MemoryServer(spoken(["Salt."])), {}
+    if by == "backup":
+        http = httpx2.AsyncClient(transport=server)
+        address = server.also(spoken(["from the backup"]))
+        more["backups"] = [Backup(base_url=address, api_key="k", model="b", price=(1, 1), http_client=http)]
+    elif by == "budget":
+        more["budget"] = {"usd": 1.0, "window_s": 60.0}
+    else:
+        more |= {"local": device(), "policy": preset("server_only")}
+    async with routed(server, **more) as one:
+        answer = await create(one, **{name: 10**400})
+    assert answer.choices[0].message.content == "Salt."
+    if name != "timeout" and (by, name) not in (
+        ("budget", "max_tokens"),
+        ("budget", "max_completion_tokens"),
+    ):
+        assert server.requests[0][name] == 10**400
 
 
 def test_so_it_is_by_the_synchronous_client_and_for_responses_but_not_what_only_some_servers_refuse():

@@ -7,7 +7,7 @@ from typing import Any
 import openai
 
 from disco.cli.word_wrap import printable
-from disco.errors import BudgetExceededError, DiscoError
+from disco.errors import BudgetExceededError, DiscoError, cut
 
 __all__ = ["error_line"]
 
@@ -56,7 +56,5 @@ def _address(error: Any) -> str:
 
 def _said(error: Exception) -> str:
     """Return the error's own words on one line; they may be a server's, and of any length."""
-    text = " ".join(printable(str(error)).split())
-    text = text if len(text) <= _MOST_CHARS else f"{text[:_MOST_CHARS]}…"
-    text = text or type(error).__name__
+    text = cut(" ".join(printable(str(error)).split()), _MOST_CHARS) or type(error).__name__
     return text if text.endswith((".", "!", "?", "…")) else f"{text}."

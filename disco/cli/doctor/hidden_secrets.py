@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from disco.endpoints.openai_api.refused.redacted import without_secrets
+from disco.errors import cut
 
 __all__ = ["bare", "clean", "known_secrets", "quoted"]
 
@@ -55,8 +56,7 @@ def quoted(said: object, secrets: Iterable[str], *, most: int = 160) -> str:
         return ""
     text = without_secrets(_CONTROL.sub(" ", said), secrets)
     words = ["[key]" if _is_of(word, secrets) else word for word in text.split()]
-    text = " ".join(words)
-    return text if len(text) <= most else f"{text[:most]}…"
+    return cut(" ".join(words), most)
 
 
 def _is_of(word: str, secrets: Iterable[str]) -> bool:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 
-from disco._resources import settings_toml
+from disco._settings_files import settings_toml
 from disco.errors import ConfigurationError, nearest
 
 __all__ = ["ConfigFile", "ModelTable", "ServerTable", "TierTable", "load_config", "table_name"]

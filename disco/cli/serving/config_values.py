@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from disco._resources import settings_text
+from disco._settings_files import settings_text
 from disco.cli.serving.config_file import (
     ConfigFile,
     ModelTable,

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from disco._resources import settings_text
+from disco._settings_files import settings_text
 from disco.cli.console import Screen
 from disco.errors import ConfigurationError
 

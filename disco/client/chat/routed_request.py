@@ -44,8 +44,15 @@ def clocks_of(timeout: Any, base: Timeouts) -> Timeouts:
     if isinstance(timeout, (openai.NotGiven, openai.Omit)):
         return base
     if timeout is None or isinstance(timeout, (int, float)):
-        return Timeouts(timeout, timeout, timeout, base.total_s)
-    return Timeouts(timeout.connect, timeout.read, timeout.read, base.total_s)
+        connect_s = read_s = timeout
+    else:
+        connect_s, read_s = timeout.connect, timeout.read
+    return Timeouts(_clock(connect_s), _clock(read_s), _clock(read_s), base.total_s)
+
+
+def _clock(seconds: float | None) -> float | None:
+    """Return a time-out that a clock can count with: a number of some hundred digits is none, as infinity is."""
+    return None if seconds is not None and seconds > 1e300 else seconds
 
 
 def hide(error: openai.APIError, client: RoutedClient, options: FinalRequestOptions) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.lowlevel
 
-from disco.endpoints.openai_api.http_transport import TrafficCounter
+from disco.endpoints.openai_api.http_transport import TURN_S, TrafficCounter
 from disco.endpoints.openai_api.sse import MAX_EVENT_BYTES, EventSplitter, EventTooLargeError
 from disco.errors import attach_evidence
 from disco.events import Delta, Traffic, Usage
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from disco.telemetry.reporter import AnswerReport
 
 __all__ = ["DirectAnswer", "Document", "Sends", "reports_put_off"]
-
-_TURN_S = 0.01  # after which other tasks run
 
 _log = logging.getLogger("disco")
 
@@ -102,6 +100,7 @@ class DirectAnswer:
         stream: whether the answer is streamed.
 
     Attributes:
+        router, server, url, body, own: as given; `body` until the record is written.
         notes: what came, in order: seconds on the clock of `time.monotonic`, and a text, or what is still to be read:
             the data of an event, or a whole document. `direct_record` puts deltas in its place, up to `notes_read`.
         is_streamed: whether the answer is streamed.
@@ -120,8 +119,8 @@ class DirectAnswer:
         *,
         stream: bool,
     ) -> None:
-        self._router, self._server = router, server
-        self._url, self._body, self._options, self.is_streamed = url, body, own, stream
+        self.router, self.server = router, server
+        self.url, self.body, self.own, self.is_streamed = url, body, own, stream
 
         self.created_s, self.began_at = time.time(), time.monotonic()
         self.ended_at: float | None = None
@@ -214,7 +213,7 @@ class DirectAnswer:
     @property
     def endpoint(self) -> str:
         """The name of the server."""
-        return self._server.name
+        return self.server.name
 
     @property
     def writer(self) -> str | None:
@@ -226,27 +225,23 @@ class DirectAnswer:
         if (isinstance(error, Exception) or self._report is not None) and self.ended_at is None:
             began = time.monotonic()
             for _ in self._reading():
-                if time.monotonic() - began > _TURN_S:
+                if time.monotonic() - began > TURN_S:
                     await anyio.lowlevel.checkpoint()
                     began = time.monotonic()
 
     def _reading(self) -> Iterator[None]:
         from disco.client.direct.direct_record import read_notes  # noqa: PLC0415 - numpy loads with it
 
-        return read_notes(self, self._url)
+        return read_notes(self)
 
     def end(self, error: BaseException | None = None) -> None:
         """Note that the answer has ended: complete, with an error, or because the reader left. Once."""
         if self.ended_at is not None:
             return
         self.ended_at = time.monotonic()
-        if self._wire is not None:
-            self._note_whole(self._wire.last_response)
-            self.traffic, self.failures, self.sent_at = (
-                self._wire.traffic,
-                self._wire.failures,
-                self._wire.sent_at,
-            )
+        if (wire := self._wire) is not None:
+            self._note_whole(wire.last_response)
+            self.traffic, self.failures, self.sent_at = wire.traffic, wire.failures, wire.sent_at
             self._wire = None
         if isinstance(error, Exception):
             # The SDK's helpers raise about a complete answer, too: it was cut short, or it was filtered.
@@ -311,30 +306,21 @@ class DirectAnswer:
         from disco.client.direct.direct_record import failure_of  # noqa: PLC0415 - as above
         from disco.telemetry.log_lines import log_failure  # noqa: PLC0415 - as above
 
-        log_failure(self._server.name, failure_of(error).kind)
+        log_failure(self.server.name, failure_of(error).kind)
 
     def text(self) -> str:
         """Return the text that came so far."""
         for _ in self._reading():
             pass
         items: list[Any] = [item for _, item in self.notes]
-        texts = ([item] if isinstance(item, str) else [delta.text for delta in item] for item in items)
-        return "".join(text for several in texts for text in several)
+        return "".join(i if isinstance(i, str) else "".join(delta.text for delta in i) for i in items)
 
     def route(self) -> RouteRecord:
         """Return the route record; it is written once."""
         if self._route is None:
             from disco.client.direct.direct_record import write_record  # noqa: PLC0415 - as above
 
-            self._route = write_record(
-                self,
-                self._router,
-                self._server,
-                self._url,
-                self._body,
-                self._options,
-                stream=self.is_streamed,
-            )
-            self._body, self.reader = {}, None  # a record holds no text
+            self._route = write_record(self)
+            self.body, self.reader = {}, None  # a record holds no text
             self.notes.clear()
         return self._route

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, cast
 
 import openai
 
@@ -14,9 +14,9 @@ from disco.client.chat.routed_request import CHAT
 from disco.client.direct.direct_answer import Document
 from disco.dispatch import features_of
 from disco.endpoints.openai_api.chunk_reader import ChatReader, ChunkReader
-from disco.endpoints.openai_api.chunk_repair import document_as_event
 from disco.endpoints.openai_api.error_mapping import failure_from, kind_of_status, kind_of_transport
-from disco.endpoints.openai_api.response_reader import TEXT_DELTA, ResponseReader
+from disco.endpoints.openai_api.response_reader import ResponseReader
+from disco.endpoints.openai_api.whole_documents import as_events
 from disco.errors import EndpointFailure
 from disco.events import Delta, Ended, Usage
 from disco.plan import Plan, Start, Why
@@ -28,9 +28,6 @@ from disco.session.records.record_writer import make_record
 
 if TYPE_CHECKING:
     from disco.client.direct.direct_answer import DirectAnswer
-    from disco.client.request_options import RequestOptions
-    from disco.client.router import Router
-    from disco.endpoints.openai_api import OpenAIEndpoint
     from disco.session.records.route_record import RouteRecord
 
 __all__ = ["failure_of", "read_notes", "write_record"]
@@ -39,27 +36,19 @@ __all__ = ["failure_of", "read_notes", "write_record"]
 _AT_ONCE = 32  # notes
 
 
-def write_record(
-    direct: DirectAnswer,
-    router: Router,
-    server: OpenAIEndpoint,
-    url: str,
-    body: Mapping[str, Any],
-    own: RequestOptions,
-    *,
-    stream: bool,
-) -> RouteRecord:
+def write_record(direct: DirectAnswer) -> RouteRecord:
     """Write the record of an answer that has ended."""
-    for _ in read_notes(direct, url):
+    for _ in read_notes(direct):
         pass
+    router, body, stream = direct.router, direct.body, direct.is_streamed
     model = str(body.get("model"))
-    candidate, preset = router.candidate_of(server, model, own)
+    candidate, preset = router.candidate_of(direct.server, model, direct.own)
     params = {name: value for name, value in body.items() if name not in ("messages", "model")}
     messages = body.get("messages")
     request = Request(messages if isinstance(messages, list) else [], model, params)
     features = features_of(request, stream=stream, local_only=False)
     config = SessionConfig(
-        prompt_tokens=features.prompt_tokens or _tokens_in(body.get("input")),
+        prompt_tokens=features.prompt_tokens,
         max_tokens=features.max_tokens,
         streams=stream,
         timeouts=Timeouts(None, None, None, None),
@@ -79,8 +68,9 @@ def _play(session: Session, direct: DirectAnswer, prompt_tokens: int) -> None:
     given = direct.usage or Usage()
     written = 0
     for at, deltas in _batches(direct):
-        if len(direct.notes) == 1 and deltas[0].tokens:  # a whole answer
-            deltas[0].tokens = max(1, given.completion_tokens)
+        content = [delta for delta in deltas if delta.tokens] if len(direct.notes) == 1 else []
+        if content:  # a whole answer
+            content[0].tokens = max(1, given.completion_tokens - len(content) + 1)
         written += sum(delta.tokens for delta in deltas)
         session.deltas(number, deltas, at)
     was_answered = direct.failed is None or bool(direct.notes)
@@ -142,9 +132,9 @@ def failure_of(error: Exception) -> EndpointFailure:
     return EndpointFailure(kind, error, may_retry=False)
 
 
-def read_notes(direct: DirectAnswer, url: str) -> Iterator[None]:
+def read_notes(direct: DirectAnswer) -> Iterator[None]:
     """Put the deltas of what was noted unread in its place: those that a session would get. Yields now and then."""
-    reader: ChunkReader = direct.reader or (ChatReader() if url == CHAT else ResponseReader())
+    reader: ChunkReader = direct.reader or (ChatReader() if direct.url == CHAT else ResponseReader())
     direct.reader = reader
     while direct.notes_read < len(direct.notes):
         place = direct.notes_read
@@ -154,29 +144,13 @@ def read_notes(direct: DirectAnswer, url: str) -> Iterator[None]:
             direct.notes[place] = at, []
             # Data may be of any shape; what the record would like to know of it must not fail an answer.
             with contextlib.suppress(Exception):
-                events = _events_of(item, url) if isinstance(item, Document) else [item]
-                deltas = reader.read(events)
+                events: list[bytes] | None = [item]
+                if isinstance(item, Document):
+                    events = as_events(json.loads(item), of_responses=direct.url != CHAT)
+                deltas = reader.read(events or [])
                 for delta in deltas:
                     delta.raw = None  # a record shows no chunks
                 direct.notes[place] = at, deltas
         if place % _AT_ONCE == 0:
             yield
     direct.finish_reason, direct.usage = reader.finish_reason, reader.usage
-
-
-def _events_of(document: bytes, url: str) -> list[bytes]:
-    """Return the events of which the stream of a whole answer would consist."""
-    body = json.loads(document)
-    if url == CHAT:
-        event = document_as_event(body)
-        return [] if event is None else [event]
-    parts = [p for item in body.get("output") or () for p in item.get("content") or ()]
-    text = "".join(p["text"] for p in parts if isinstance(p.get("text"), str))
-    end = "response.completed" if body.get("status") == "completed" else "response.incomplete"
-    events = [{"type": TEXT_DELTA, "delta": text}, {"type": end, "response": body}]
-    return [json.dumps(event).encode() for event in events]
-
-
-def _tokens_in(text: object) -> int:
-    """Return an estimate of the tokens in the input of a request for a response, at four characters each."""
-    return -(-len(text if isinstance(text, str) else json.dumps(text, default=str)) // 4)

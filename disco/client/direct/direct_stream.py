@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 import httpx2
-from openai import APIConnectionError, APIError, APITimeoutError
+from openai import APIConnectionError
 from openai.types.chat import ChatCompletionChunk
 from pydantic import BaseModel, ValidationError
 
 from disco.client.chat.stream_types import DiscoStream, DiscoSyncStream, RouteOfStream, not_complete
 from disco.client.direct.noted_response import taken_over
-from disco.endpoints.openai_api.chunk_template import ChunkTemplate
+from disco.endpoints.openai_api.chunk_template import MAX_TEMPLATES, ChunkTemplate
+from disco.endpoints.openai_api.error_mapping import stream_error, wrap_transport
 from disco.endpoints.openai_api.http_transport import exhaust, leave, pieces
 from disco.endpoints.openai_api.sse import EventSplitter
 
@@ -34,7 +35,6 @@ __all__ = ["DirectStream", "DirectSyncStream"]
 
 _DRAIN_S = 0.1  # for the few bytes between [DONE] and the end of the body
 _TRANSPORT = (httpx2.RequestError, ssl.SSLError, anyio.EndOfStream)
-_MAX_TEMPLATES = 8  # that one stream may make; some servers vary more than the text of each event
 
 
 class _Direct(RouteOfStream):
@@ -207,7 +207,7 @@ class _ChunkReader:
         self._note: Callable[[Any], None] = _nothing
         self._splitter = EventSplitter(most_bytes=math.inf)
         self._template: ChunkTemplate | None = None
-        self._templates = _MAX_TEMPLATES
+        self._templates = MAX_TEMPLATES
         self._is_strict = self._client._strict_response_validation  # noqa: SLF001 - the SDK then validates itself
 
     @property
@@ -288,11 +288,7 @@ class _ChunkReader:
                     return chunk
         data = json.loads(event.decode())
         if isinstance(data, dict) and data.get("error"):
-            error = data["error"]
-            message = error.get("message") if isinstance(error, dict) else None
-            if not message or not isinstance(message, str):
-                message = "An error occurred during streaming"
-            raise APIError(message=message, request=self._response.request, body=error)
+            raise stream_error(data["error"], self._response.request)
         return self._client._process_response_data(  # type: ignore[no-any-return] # noqa: SLF001 - as its own streams
             data=data, cast_to=self._cast_to, response=self._response
         )
@@ -321,8 +317,5 @@ _PLAIN = (str, int, float, bool)
 def _as_the_sdk_raises(error: BaseException, response: Any) -> BaseException:
     """Return what the SDK raises when the transport fails in the middle of a body."""
     older = sys.modules.get("httpx")  # the SDK also takes clients of the package's former name
-    if isinstance(error, (httpx2.TimeoutException, *([older.TimeoutException] if older else ()))):
-        return APITimeoutError(request=response.request)
-    if isinstance(error, (*_TRANSPORT, *([older.RequestError] if older else ()))):
-        return APIConnectionError(request=response.request)
-    return error
+    is_transport = isinstance(error, (*_TRANSPORT, *([older.RequestError] if older else ())))
+    return wrap_transport(error, response.request) if is_transport else error

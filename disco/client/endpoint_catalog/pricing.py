@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from disco.candidate import Candidate
 from disco.client.endpoint_catalog.tiers import PRICE_FORM
 from disco.cost import server_rates
-from disco.errors import ConfigurationError
-from disco.notices import shown, warn
+from disco.errors import ConfigurationError, shown
+from disco.notices import warn
 from disco.profiles import ASSUMED, STALE_AFTER_DAYS, Price, PriceTables, basis_of, load_prices
 from disco.rates import PriceChoice, Rates
 

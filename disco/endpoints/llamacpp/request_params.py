@@ -153,7 +153,7 @@ def read_params(
         bias = tuple((int(token), float(value)) for token, value in params.get("logit_bias", {}).items())
         max_tokens = None if request.max_tokens is None else int(request.max_tokens)
         top_logprobs = int(params.get("top_logprobs", 0))
-    except (TypeError, ValueError, AttributeError) as exc:
+    except (TypeError, ValueError, AttributeError, OverflowError) as exc:
         raise malformed(f"Endpoint {endpoint!r}: a sampling parameter is not a number.") from exc
     if not 0 <= top_logprobs <= MOST_LOGPROBS:
         raise malformed(f"top_logprobs must lie between 0 and {MOST_LOGPROBS}.", "top_logprobs")

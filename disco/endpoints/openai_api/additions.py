@@ -102,14 +102,21 @@ _UNREADABLE: Final = 0
 _DOUBTFUL: Final = (_UNCLEAR, 200, _UNREADABLE)
 _VAGUE: Final = (400, 422, 500, 501)
 _WORD: Final = re.compile(r"[a-z]+")
+# Only what is said in no other words says nothing. A word that may be meant of one field is not among them.
 _EMPTY_WORDS: Final = frozenset(
-    """
-    a an and are argument arguments bad badrequest badrequesterror body by check client code content detail details
-    entity err error errors extra failed false field fields forbidden found from h head hr html http in input inputs
-    invalid is it json message missing model msg nginx no none not null object of on or param parameter parameters
-    permitted please problem request schema server status statuscode string success supported the this title true type
-    unexpected unknown unprocessable unrecognized unsupported value values validation was with your
-    """.split()  # noqa: SIM905 - a line each otherwise
+    word
+    for line in (
+        # The fields of errors, and what the SDK writes around them: OpenAI, vLLM, FastAPI, NestJS, Cloudflare.
+        "code detail details error errors false message msg none null object param status statuscode success true type",
+        # HTTP's phrases for 400 and 422, and the types of OpenAI and vLLM.
+        "bad badrequest badrequesterror content entity invalid request unprocessable",
+        # What pydantic says of a field (Mistral, Fireworks, Azure) and OpenAI of a parameter, where neither is named.
+        "argument arguments body extra failed field fields forbidden input inputs json missing parameter parameters",
+        "permitted supported unexpected unknown unrecognized unsupported validation value values",
+        # Grammar.
+        "a an and are check in is it no not of or please the this was with your",
+    )
+    for word in line.split()
 )
 
 

@@ -35,13 +35,12 @@ from disco.endpoints.openai_api.chunk_repair import (
     usage_from,
     without_finish,
 )
-from disco.endpoints.openai_api.chunk_template import ChunkTemplate, TemplateChunk
+from disco.endpoints.openai_api.chunk_template import MAX_TEMPLATES, ChunkTemplate, TemplateChunk
 from disco.endpoints.openai_api.label_scores import label_scores
 from disco.events import Delta, DeltaKind, Usage
 
 __all__ = ["ChatReader", "ChunkReader", "CompletionReader"]
 
-_MAX_TEMPLATES = 8  # that one stream may make in vain: some servers vary more than the text of each event
 _REPAID_AFTER = 4  # chunks that a template must serve to repay its making
 _TEXT = DeltaKind.TEXT  # needed for every token; looking it up on the enum runs Python code (3.11)
 
@@ -156,7 +155,7 @@ class ChatReader(ChunkReader):
         self._others: list[Delta] = []  # those of other choices, to be passed on after the answer's
         self._finished: set[int] = set()  # the choices that have a reason
         self._template: ChunkTemplate | None = None
-        self._templates_left = _MAX_TEMPLATES if choices == 1 else 0  # that may be made in vain
+        self._templates_left = MAX_TEMPLATES if choices == 1 else 0  # that may be made in vain
         self._template_made_at = 0  # `tokens` when the template was made
 
     def _read(self, events: list[bytes], deltas: list[Delta]) -> None:

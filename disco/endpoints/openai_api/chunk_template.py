@@ -12,8 +12,11 @@ from typing import Any, Final, Self
 from openai.types.chat import ChatCompletionChunk
 from pydantic import BaseModel, ValidationError
 
-__all__ = ["ChunkTemplate", "TemplateChunk", "remade"]
+__all__ = ["MAX_TEMPLATES", "ChunkTemplate", "TemplateChunk", "remade"]
 
+MAX_TEMPLATES: Final = (
+    8  # that one stream may make in vain: some servers vary more than the text of each event
+)
 # A JSON string without escapes: its bytes are its text.
 _PLAIN: Final = re.compile(rb'[^"\\\x00-\x1f]+')
 _TEXT_AT: Final = re.compile(rb'"content":\s*"([^"\\\x00-\x1f]+)"')

@@ -138,14 +138,11 @@ def kind_of_transport(error: BaseException) -> FailureKind:
     return FailureKind.GARBAGE if isinstance(error, ValueError) else FailureKind.CONNECTION
 
 
-def wrap_transport(error: Exception, request: httpx2.Request | None) -> openai.OpenAIError:
+def wrap_transport(error: BaseException, request: httpx2.Request | None) -> openai.APIConnectionError:
     """Return what the SDK would have raised for an exception of the transport while a body is read."""
-    request = request if request is not None else _no_request()
-    wrapped: openai.OpenAIError
-    if isinstance(error, httpx2.TimeoutException):
-        wrapped = openai.APITimeoutError(request=request)
-    else:
-        wrapped = openai.APIConnectionError(request=request)
+    is_late = kind_of_transport(error) is FailureKind.TIMEOUT
+    kind = openai.APITimeoutError if is_late else openai.APIConnectionError
+    wrapped = kind(request=request if request is not None else _no_request())
     wrapped.__cause__ = error
     return wrapped
 

@@ -18,7 +18,7 @@ import httpx2
 from disco.events import Traffic
 from disco.request import Prefix, Request
 
-__all__ = ["TrafficCounter", "estimated_tokens", "exhaust", "in_turns", "leave", "pieces", "unwind"]
+__all__ = ["TURN_S", "TrafficCounter", "estimated_tokens", "exhaust", "in_turns", "leave", "pieces", "unwind"]
 
 _NEVER_SENT = (
     *(httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout),
@@ -190,7 +190,7 @@ def pieces(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
 
 
 async def in_turns(body: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """Yield a body in pieces of at most `_PIECE_BYTES`; other tasks run at least every `_TURN_S`.
+    """Yield a body in pieces of at most `_PIECE_BYTES`; other tasks run at least every `TURN_S`.
 
     A few bytes on the wire may be millions of events: compressed, or thousands in one read. While they are worked off,
     nothing is waited for: without this, neither another task would run, nor a time-out end that.
@@ -199,8 +199,8 @@ async def in_turns(body: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, N
     async with contextlib.aclosing(body):
         began = asked_at = now()
         async for piece in body:
-            if asked_at - began > _TURN_S:
-                if now() - asked_at < _TURN_S:  # else it has waited for the server
+            if asked_at - began > TURN_S:
+                if now() - asked_at < TURN_S:  # else it has waited for the server
                     await anyio.lowlevel.checkpoint()
                 began = now()
             if len(piece) <= _PIECE_BYTES:
@@ -208,14 +208,14 @@ async def in_turns(body: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, N
             else:
                 for start in range(0, len(piece), _PIECE_BYTES):
                     yield piece[start : start + _PIECE_BYTES]
-                    if now() - began > _TURN_S:
+                    if now() - began > TURN_S:
                         await anyio.lowlevel.checkpoint()
                         began = now()
             asked_at = now()
 
 
 _PIECE_BYTES = 2048  # the events that take longest and fit in here are read in about 10 ms
-_TURN_S = 0.01
+TURN_S = 0.01
 
 
 def estimated_tokens(request: Request, prefix: Prefix) -> int:

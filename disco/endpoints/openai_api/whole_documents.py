@@ -15,7 +15,7 @@ from disco.endpoints.openai_api.chunk_repair import ServerReportedError, documen
 from disco.endpoints.openai_api.response_reader import TEXT_DELTA, field_of
 from disco.endpoints.openai_api.sse import MAX_EVENT_BYTES, EventSplitter
 
-__all__ = ["events_of_document", "is_document"]
+__all__ = ["as_events", "events_of_document", "is_document"]
 
 _FIELDS = (b"data", b"event", b"id", b"retry", b":")  # an event begins with one of these
 _BOM = b"\xef\xbb\xbf"
@@ -79,10 +79,7 @@ async def events_of_document(
     error = reported_error(body)
     if error is not None:
         raise ServerReportedError(error)
-    if of_responses:
-        events = _response_as_events(body)
-    else:
-        events = None if (event := document_as_event(body)) is None else [event]
+    events = as_events(body, of_responses=of_responses)
     if events is None:
         raise error_mapping.garbage(
             "answered with one JSON document that is no completion", response, name=name
@@ -94,8 +91,10 @@ def _content_type(response: httpx2.Response) -> str:
     return response.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-def _response_as_events(body: object) -> list[bytes] | None:
-    """Return a response that came as one document as the events of a stream; None for any other document."""
+def as_events(body: object, *, of_responses: bool) -> list[bytes] | None:
+    """Return the events of which the stream of a whole answer would consist; None for any other document."""
+    if not of_responses:
+        return None if (event := document_as_event(body)) is None else [event]
     if not isinstance(body, dict) or not (body.get("object") == "response" or "output" in body):
         return None
     if not isinstance(body.get("output") or [], list):

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from disco.endpoints.attached.handshake import is_nonce, proof, token
 from disco.endpoints.attached.messages import ANSWERS, HELLO, Order, event_line, failure_line
 from disco.endpoints.contract import Endpoint
-from disco.errors import EndpointFailure
+from disco.errors import EndpointFailure, shown
 from disco.events import Alive
 from disco.server.access_guards import is_loopback
 from disco.server.admission import AnswerLimiter
@@ -124,5 +124,5 @@ def _parsed(data: bytes) -> Order:
     try:
         return Order.model_validate(parse_json(data))
     except ValidationError as error:
-        where = ".".join(map(str, error.errors(include_input=False, include_url=False)[0]["loc"]))[:80]
-        raise Refusal(400, f"The order is malformed at {where!r}.", code="invalid_order") from None
+        where = ".".join(map(str, error.errors(include_input=False, include_url=False)[0]["loc"]))
+        raise Refusal(400, f"The order is malformed at {shown(where)}.", code="invalid_order") from None

@@ -184,6 +184,7 @@ def test_parameters_are_never_silently_dropped():
     refused(FailureKind.UNSERVED, "structured output", lambda: read(form, Prefix(text="{")))
     for params in (
         {"temperature": "hot"},
+        {"temperature": 10**400},
         {"logit_bias": [1]},
         {"response_format": {"type": "xml"}},
         {"logprobs": True, "top_logprobs": 21},

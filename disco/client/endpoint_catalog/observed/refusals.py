@@ -15,7 +15,7 @@ import anyio
 from disco.dispatch.breakers.circuit_breaker import REFUSED
 from disco.endpoints.background_tasks import BackgroundTasks
 from disco.endpoints.contract import Endpoint
-from disco.errors import FailureKind, nearest
+from disco.errors import FailureKind, nearest, shown
 from disco.notices import warn
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ __all__ = ["Refusals"]
 
 _LIST_WITHIN_S: Final = 5.0  # time for a server to list its models
 _LISTED: Final = 8  # a longer list is not told whole
-_LONGEST_NAME: Final = 80  # characters; callers of `disco serve` choose names
 _MOST_TOLD: Final = 256
 _INSTEAD: Final = (
     "Other endpoints, if any, answer in its place; it is asked again in 5 minutes, then ever more rarely."
@@ -161,8 +160,7 @@ def _model_text(endpoint: Endpoint, model: str, names: tuple[str, ...]) -> str:
     hint = nearest(model, names) if names else ""
     if hint.startswith("Known") and len(names) > _LISTED:
         hint = ""
-    asked = model if len(model) <= _LONGEST_NAME else model[:_LONGEST_NAME] + "..."
-    said = f"{_shown(endpoint)} has no model {asked!r}, or not for this key."
+    said = f"{_shown(endpoint)} has no model {shown(model)}, or not for this key."
     return " ".join(part for part in (said, hint, _INSTEAD, "Correct model=...") if part)
 
 

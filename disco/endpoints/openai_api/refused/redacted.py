@@ -13,6 +13,8 @@ from urllib.parse import quote
 import httpx2
 import openai
 
+from disco.errors import cut
+
 __all__ = ["redact", "sent_secrets", "without_quotations", "without_secrets"]
 
 _SHORTEST_SECRET: Final = 8  # a shorter "key" (local servers accept anything) would remove ordinary words
@@ -47,7 +49,10 @@ def redact(error: Exception, secrets: Iterable[str] = (), prompt: object = None)
         if error.__suppress_context__:
             error.__context__ = None  # contains the whole URL, which may hold a password
         texts = {item for item in (*error.args, error.message) if isinstance(item, str)}
-        clean = {text: without_quotations(_short(without_secrets(text, known)), prompt) for text in texts}
+        clean = {
+            text: without_quotations(cut(without_secrets(text, known), _LONGEST_MESSAGE), prompt)
+            for text in texts
+        }
         error.args = tuple(clean[item] if isinstance(item, str) else item for item in error.args)
         error.message = clean.get(error.message, error.message)
         error.body = without_secrets(error.body, known)
@@ -89,10 +94,6 @@ def without_secrets(value: Any, secrets: Iterable[str]) -> Any:
                 copy[at] = dict(item) if isinstance(item, Mapping) else list(item)
                 left.append(copy[at])
     return whole[0]
-
-
-def _short(message: str) -> str:
-    return message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]}..."
 
 
 def without_quotations(message: str, prompt: object) -> str:

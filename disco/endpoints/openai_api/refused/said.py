@@ -105,7 +105,7 @@ def _fields(error: openai.APIError) -> Iterator[tuple[str, Any]]:
     The SDK keeps what stands under "error", which may be a text, or just true. The rest is beside it in the response.
     """
     left: deque[tuple[str, Any]] = deque([("error", error.body)])
-    if isinstance(error, openai.APIStatusError) and not isinstance(error.body, list):
+    if isinstance(error, openai.APIStatusError):
         left.append(("error", _document(error.response)))
     for _ in range(_MOST_NODES):
         if not left:
