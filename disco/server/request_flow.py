@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import anyio
+import anyio.lowlevel
 from starlette.types import Receive, Scope
 
 from disco.server.admission import AnswerLimiter, closing
@@ -48,6 +49,9 @@ async def answer_request(
     try:
         with limiter.receive() as work:
             asked = parse(await read_body(scope, receive, max_body_bytes))
+            await (
+                anyio.lowlevel.checkpoint()
+            )  # to parse a long body and to send it on are two steps for the others
             with limiter.admit():
                 await _while_connected(answer, asked, receive, reply)
         if work.cancelled_caught:

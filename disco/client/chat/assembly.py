@@ -53,7 +53,7 @@ def assemble(
         if delta is None:
             continue
         if isinstance(delta, Delta):
-            if chunks.is_as_it_came(delta):
+            if not delta.tool_calls and chunks.is_as_it_came(delta):
                 texts.append(delta.text)  # other fields are as in the chunk before
                 continue
             chunk = chunks.of(delta)

@@ -16,7 +16,7 @@ from typing import Any
 from openai.types.chat import ChatCompletionChunk
 from pydantic import ValidationError
 
-from disco.endpoints.openai_api.call_pieces import CallPieces
+from disco.endpoints.openai_api.call_pieces import CallPieces, is_one_that_goes_on
 from disco.endpoints.openai_api.chunk_repair import (
     Halves,
     MalformedChunkError,
@@ -37,7 +37,7 @@ from disco.endpoints.openai_api.chunk_repair import (
 )
 from disco.endpoints.openai_api.chunk_template import ChunkTemplate, TemplateChunk
 from disco.endpoints.openai_api.label_scores import label_scores
-from disco.events import Delta, DeltaKind, Usage
+from disco.events import Delta, DeltaKind, ToolCallDelta, Usage
 
 __all__ = ["ChatReader", "ChunkReader", "CompletionReader"]
 
@@ -166,7 +166,13 @@ class ChatReader(ChunkReader):
             template = self._template
             if template is not None and not halves and (text := template.text(data)) is not None:
                 self.tokens += 1
-                deltas.append(Delta(text, 1, _TEXT, None, TemplateChunk(template, data, text)))
+                raw = TemplateChunk(template, data, text)
+                if template.call is None:
+                    deltas.append(Delta(text, 1, _TEXT, None, raw))
+                else:
+                    self._calls.go_on(template.call, text)
+                    piece = ToolCallDelta(template.call, text)
+                    deltas.append(Delta("", 1, DeltaKind.TOOL, None, raw, tool_calls=(piece,)))
                 continue
             chunk: ChatCompletionChunk | None = None
             if not halves and b"_fields_set" not in data:
@@ -226,6 +232,11 @@ class ChatReader(ChunkReader):
                     self._make_template(data, chunk)
             else:
                 self._read_other(chunk, deltas)
+                if delta.tool_calls:
+                    self._template = None  # it may be of a call that does not go on
+                    alone = deltas[-1].raw is chunk and is_one_that_goes_on(delta.tool_calls)
+                    if alone and self._templates_left:
+                        self._make_template(data, chunk)
         if self._others:
             deltas += self._others
             self._others = []
