@@ -43,7 +43,8 @@ __all__ = ["ChatReader", "ChunkReader", "CompletionReader"]
 
 _MAX_TEMPLATES = 8  # that one stream may make in vain: some servers vary more than the text of each event
 _REPAID_AFTER = 4  # chunks that a template must serve to repay its making
-_TEXT = DeltaKind.TEXT  # needed for every token; looking it up on the enum runs Python code (3.11)
+# Needed for every token; looking them up on the enum runs Python code (3.11).
+_TEXT, _REASONING, _TOOL = DeltaKind.TEXT, DeltaKind.REASONING, DeltaKind.TOOL
 
 
 class ChunkReader:
@@ -167,12 +168,14 @@ class ChatReader(ChunkReader):
             if template is not None and not halves and (text := template.text(data)) is not None:
                 self.tokens += 1
                 raw = TemplateChunk(template, data, text)
-                if template.call is None:
+                if template.kind is _TEXT:
                     deltas.append(Delta(text, 1, _TEXT, None, raw))
+                elif template.kind is _REASONING:
+                    deltas.append(Delta("", 1, _REASONING, None, raw, reasoning=text))
                 else:
                     self._calls.go_on(template.call, text)
                     piece = ToolCallDelta(template.call, text)
-                    deltas.append(Delta("", 1, DeltaKind.TOOL, None, raw, tool_calls=(piece,)))
+                    deltas.append(Delta("", 1, _TOOL, None, raw, tool_calls=(piece,)))
                 continue
             chunk: ChatCompletionChunk | None = None
             if not halves and b"_fields_set" not in data:
@@ -234,9 +237,9 @@ class ChatReader(ChunkReader):
                 self._read_other(chunk, deltas)
                 if delta.tool_calls:
                     self._template = None  # it may be of a call that does not go on
-                    alone = deltas[-1].raw is chunk and is_one_that_goes_on(delta.tool_calls)
-                    if alone and self._templates_left:
-                        self._make_template(data, chunk)
+                repeats = deltas[-1].kind is _REASONING or is_one_that_goes_on(delta.tool_calls)
+                if repeats and deltas[-1].raw is chunk and self._templates_left:
+                    self._make_template(data, chunk)
         if self._others:
             deltas += self._others
             self._others = []
@@ -254,7 +257,7 @@ class ChatReader(ChunkReader):
         if others:
             content = any(not is_bare(choice.delta) for choice in others)
             self.tokens += content
-            kind = DeltaKind.TOOL if content else DeltaKind.ROLE
+            kind = _TOOL if content else DeltaKind.ROLE
             raw = chunk.model_copy(update={"choices": others, "usage": None})
             self._others.append(Delta("", int(content), kind, None, raw))
         return chunk.model_copy(update={"choices": mine}) if mine else None
@@ -272,7 +275,7 @@ class ChatReader(ChunkReader):
         parts = parts_of(chunk)
         raws = [chunk] if len(parts) == 1 else divided(chunk, [fields for _, fields in parts])
         for (delta, _), raw in zip(parts, raws, strict=True):
-            if delta.kind is DeltaKind.TOOL:
+            if delta.kind is _TOOL:
                 self._implied = _reason_of_calls(chunk) or self._implied
             delta.raw = raw
             self.tokens += delta.tokens
@@ -323,7 +326,7 @@ class ChatReader(ChunkReader):
             self.finish_raw = finish_only(chunk) if has_content else chunk
         if not ends or has_content:
             self.tokens += has_content
-            kind = DeltaKind.TOOL if has_content else DeltaKind.ROLE
+            kind = _TOOL if has_content else DeltaKind.ROLE
             shown = without_finish(chunk) if ends else chunk
             deltas.append(Delta("", int(has_content), kind, None, shown))
             self._implied = _reason_of_calls(chunk) or next(iter(reasons), None) or self._implied

@@ -67,6 +67,7 @@ FULL["choices"] = [CHOICE]
 parse = ChatCompletionChunk.model_validate_json
 
 
+THOUGHT = chunk(reasoning_content="first", content=None)
 CALLED = chunk(tool_calls=[{"index": 1, "function": {"arguments": "first"}}])
 
 
@@ -76,7 +77,7 @@ def event(body: dict[str, Any], text: str, **dumped: Any) -> bytes:
     if calls := delta.get("tool_calls"):
         calls[0]["function"]["arguments"] = text
     else:
-        delta["content"] = text
+        delta["reasoning_content" if delta.get("reasoning_content") else "content"] = text
     return json.dumps(body, **dumped).encode()
 
 
@@ -99,7 +100,7 @@ def facts(value: Any) -> Any:
 @given(
     text=st.text(min_size=1, alphabet=st.characters(codec="utf-8")),
     escaped=st.booleans(),
-    body=st.sampled_from([FULL, chunk("first"), CALLED]),
+    body=st.sampled_from([FULL, chunk("first"), THOUGHT, CALLED]),
 )
 def test_the_same_as_parsed(text: str, escaped: bool, body: dict[str, Any]) -> None:
     template = mold_of(body)
@@ -114,7 +115,7 @@ def test_what_is_not_alike_is_parsed() -> None:
     plain = chunk("first")
     texts = (b"a\tb", b"\xff", b'a", "role": "u', b"a\\", b"\\ud83d", b"\\x", b"a" * 2**13)
     odd = [event(plain, "first").replace(b"first", text) for text in texts]
-    odd += [event(plain, ""), event(CALLED, "first")]
+    odd += [event(plain, ""), event(CALLED, "first"), event(THOUGHT, "first")]
     odd += [event({**plain, "id": "chatcmpl-2"}, "first"), event(chunk("first", finish="stop"), "first")]
     for data in (*odd, event(FULL, "first"), b"[DONE]", b""):
         assert mold_of(plain).text(data) is None, data
@@ -134,12 +135,23 @@ def test_two_chunks_have_nothing_in_common_that_can_change() -> None:
     assert source.id == FULL["id"]
 
 
+@pytest.mark.parametrize(
+    "first", [{"role": "assistant", "content": "a"}, {"content": "a", "role": "assistant"}]
+)
+def test_a_role_is_told_once(first: dict[str, Any]) -> None:
+    body = json.loads(json.dumps(chunk(**first)))
+    shown = mold_of(body).shown(event(body, "b"))
+    assert json.loads(shown) == chunk("b")
+
+
 def test_chunks_with_more_in_them_make_no_mold() -> None:
     used = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
     two, nested = [CHOICE, {**CHOICE, "index": 1}], [{**CHOICE, "own": {"content": "first"}}]
     piece = CALLED["choices"][0]["delta"]["tool_calls"][0]
     calls: list[Any] = [[piece, piece], [{**piece, "own": ["first"]}], [{"index": 0}], []]
-    deltas = [{"tool_calls": call} for call in calls] + [{"tool_calls": [piece], "content": "first"}]
+    deltas = [{"tool_calls": call} for call in calls]
+    deltas += [{name: "first", "tool_calls": [piece]} for name in ("content", "reasoning")]
+    deltas += [{"reasoning": "first", name: "first"} for name in ("content", "reasoning_content")]
     called = [[{**CHOICE, "delta": delta}] for delta in deltas]
     more = [{"choices": two}, {"choices": nested}, {"own": ["first"]}, {"usage": used}]
     odd = [json.dumps({**FULL, **each}) for each in (*more, *({"choices": each} for each in called))]
