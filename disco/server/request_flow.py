@@ -49,9 +49,8 @@ async def answer_request(
     try:
         with limiter.receive() as work:
             asked = parse(await read_body(scope, receive, max_body_bytes))
-            await (
-                anyio.lowlevel.checkpoint()
-            )  # to parse a long body and to send it on are two steps for the others
+            # A long body takes long to be parsed, and to be sent on: other requests have their turn in between.
+            await anyio.lowlevel.checkpoint()
             with limiter.admit():
                 await _while_connected(answer, asked, receive, reply)
         if work.cancelled_caught:

@@ -235,8 +235,6 @@ class ChatReader(ChunkReader):
                     self._make_template(data, chunk)
             else:
                 self._read_other(chunk, deltas)
-                if delta.tool_calls:
-                    self._template = None  # it may be of a call that does not go on
                 repeats = deltas[-1].kind is _REASONING or is_one_that_goes_on(delta.tool_calls)
                 if repeats and deltas[-1].raw is chunk and self._templates_left:
                     self._make_template(data, chunk)
@@ -272,6 +270,7 @@ class ChatReader(ChunkReader):
         """Read a chunk that holds more than plain text: reasoning, tools, refusals, roles, or several of them."""
         if chunk.choices[0].delta.tool_calls:
             self._calls.place(chunk.choices[0].delta.tool_calls)
+            self._template = None  # it may be of a call that does not go on
         parts = parts_of(chunk)
         raws = [chunk] if len(parts) == 1 else divided(chunk, [fields for _, fields in parts])
         for (delta, _), raw in zip(parts, raws, strict=True):

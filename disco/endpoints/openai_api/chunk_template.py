@@ -56,17 +56,19 @@ class ChunkTemplate:
     """Makes chunks from events that are the same as one parsed event, except for their text.
 
     Attributes:
+        id: the id in all its events; that of the chunks may be changed.
         kind: of which kind the text is: content, thoughts, or a piece of a call's arguments.
         call: the index of that call; -1: the text is of no call.
     """
 
     __slots__ = (
         *("_after", "_before", "_choice", "_chunk", "_delta", "_end", "_name", "_piece", "_shown"),
-        *("call", "kind"),
+        *("call", "id", "kind"),
     )
 
     def __init__(self, chunk: ChatCompletionChunk, name: str, before: bytes, after: bytes) -> None:
         """Take a chunk and the bytes around its text, a field, in its event; `of` checks that they match."""
+        self.id = chunk.id
         self._chunk = chunk
         self._choice = chunk.choices[0]
         self._delta = self._choice.delta
@@ -101,11 +103,6 @@ class ChunkTemplate:
             other.__pydantic_fields_set__.discard("usage")
         made = template.chunk(_MARK)
         return template if made == other and made.model_fields_set == other.model_fields_set else None
-
-    @property
-    def id(self) -> str:
-        """Return the id, which all chunks of the template share."""
-        return self._chunk.id
 
     def text(self, data: bytes) -> str | None:
         """Return the text of the chunk in `data`; None where `data` differs in more than the text."""

@@ -133,6 +133,8 @@ def test_two_chunks_have_nothing_in_common_that_can_change() -> None:
     one.choices.clear()
     assert facts(other) == facts(parse(event(FULL, "b")))
     assert source.id == FULL["id"]
+    source.id = "changed"
+    assert template.id == FULL["id"]
 
 
 @pytest.mark.parametrize(
