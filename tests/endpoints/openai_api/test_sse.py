@@ -137,6 +137,34 @@ def test_two_chunks_have_nothing_in_common_that_can_change() -> None:
     assert template.id == FULL["id"]
 
 
+SOME = st.sampled_from(["a", 'b "', "\\", "\n", "é", "{", "{}", ""])
+CALL = st.builds(
+    lambda index, text: {"index": index, "function": {"arguments": text}}, st.integers(0, 2), SOME
+)
+BEGUN = st.builds(lambda call, name: {**call, "id": name, "type": "function"}, CALL, st.sampled_from("ab"))
+DELTAS = st.one_of(
+    st.fixed_dictionaries({"content": SOME}),
+    st.fixed_dictionaries({"reasoning": SOME}, optional={"content": SOME}),
+    st.fixed_dictionaries(
+        {"tool_calls": st.lists(CALL | BEGUN, min_size=1, max_size=2)}, optional={"content": SOME}
+    ),
+)
+
+
+@given(deltas=st.lists(DELTAS, min_size=2, max_size=30), escaped=st.booleans())
+def test_a_stream_is_read_as_without_templates(deltas: list[dict[str, Any]], escaped: bool) -> None:
+    events = [json.dumps(chunk(**delta), ensure_ascii=escaped).encode() for delta in deltas for _ in range(2)]
+    with_templates, without = ChatReader(), ChatReader()
+    with_templates._templates_left, without._templates_left = 100, 0
+    for data in events:
+        got, parsed = with_templates.read([data]), without.read([data])
+        for delta in got:
+            delta.raw = delta.raw.made() if isinstance(delta.raw, TemplateChunk) else delta.raw
+        assert [facts(delta.raw) for delta in got] == [facts(delta.raw) for delta in parsed]
+        assert got == parsed
+    assert with_templates.tokens == without.tokens
+
+
 @pytest.mark.parametrize(
     "first", [{"role": "assistant", "content": "a"}, {"content": "a", "role": "assistant"}]
 )
