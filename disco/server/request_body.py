@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -25,7 +24,7 @@ DRAIN_S = 5.0  # how long the rest of a body that is too long is read, so that t
 MOST_LEVELS = (
     200  # of lists and objects within each other; Python's own limit, of calls, is reached from 300 on
 )
-_LONG_INTEGER = re.compile(rb"\d{300}")
+_LONG = 300  # digits of an integer that may be beyond all floating-point numbers
 CHAT, RESPONSES = "/chat/completions", "/responses"
 
 
@@ -92,10 +91,8 @@ def parse_json(data: bytes) -> dict[str, Any]:
             deeper than any request's.
     """
     try:
-        body = json.loads(data, parse_constant=_no_constant, parse_float=_finite)
-        if _LONG_INTEGER.search(data):  # it may be within a text
-            json.loads(data, parse_int=_finite)
-        if b"\\ud" in data or b"\\uD" in data:
+        body = json.loads(data, parse_constant=_no_constant, parse_float=_finite, parse_int=_integer)
+        if b"\\u" in data and (b"\\ud" in data or b"\\uD" in data):
             # Half of a surrogate pair is valid JSON, but not valid text.
             json.dumps(body, ensure_ascii=False).encode()
         if data.count(b"[") + data.count(b"{") > MOST_LEVELS:
@@ -169,6 +166,12 @@ def _finite(text: str) -> float:
     if math.isinf(number):
         raise ValueError(text)
     return number
+
+
+def _integer(text: str) -> int:
+    if len(text) >= _LONG:
+        _finite(text)
+    return int(text)
 
 
 def _check_levels(body: Any) -> None:

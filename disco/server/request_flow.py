@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import anyio
+import anyio.lowlevel
 from starlette.types import Receive, Scope
 
 from disco.server.admission import AnswerLimiter, closing
@@ -48,6 +49,8 @@ async def answer_request(
     try:
         with limiter.receive() as work:
             asked = parse(await read_body(scope, receive, max_body_bytes))
+            # A long body takes long to be parsed, and to be sent on: other requests have their turn in between.
+            await anyio.lowlevel.checkpoint()
             with limiter.admit():
                 await _while_connected(answer, asked, receive, reply)
         if work.cancelled_caught:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from openai.types import CompletionUsage
@@ -10,7 +12,8 @@ from openai.types.chat import ChatCompletionChunk, ChatCompletionMessage
 from openai.types.chat.chat_completion import Choice, ChoiceLogprobs
 
 from disco.client.chat.chat_chunks import ChatChunks, RoutedChatCompletion, like, with_route
-from disco.events import Delta
+from disco.endpoints.openai_api.chunk_template import ChunkTemplate, TemplateChunk
+from disco.events import Delta, DeltaKind
 
 if TYPE_CHECKING:
     from disco.session.records.route_record import RouteRecord
@@ -24,6 +27,7 @@ _ANSWER = RoutedChatCompletion.construct(
 )
 # Most deltas hold no other field. Dumping these deltas to accumulate them would triple the time for a chunk.
 _TEXT_FIELDS = {"content", "role"}
+_TEXT = DeltaKind.TEXT
 _AROUND = ("service_tier", "moderation")
 
 
@@ -49,11 +53,11 @@ def assemble(
     texts = parts[0].texts
     around: dict[str, Any] = {}  # what a vendor says of the answer, outside its choices
     has_fingerprint = False
-    for delta in (*deltas, last):
+    for delta in (*_in_runs(deltas), last):
         if delta is None:
             continue
         if isinstance(delta, Delta):
-            if chunks.is_as_it_came(delta):
+            if delta.kind is _TEXT and chunks.is_as_it_came(delta):
                 texts.append(delta.text)  # other fields are as in the chunk before
                 continue
             chunk = chunks.of(delta)
@@ -86,6 +90,21 @@ def assemble(
     with_route(answer, route)
     answer._request_id = None  # noqa: SLF001 - public despite its name; several requests, or none
     return answer
+
+
+def _in_runs(deltas: Sequence[Delta]) -> Iterator[Delta]:
+    """Yield deltas; thoughts or pieces of a call that differ only in their text are one, and so is their chunk."""
+    for template, run in groupby(deltas, _template_of):
+        if template is None:
+            yield from run
+        else:
+            first, *others = run
+            text = "".join([first.raw.text, *(delta.raw.text for delta in others)])
+            yield replace(first, raw=TemplateChunk(template, b"", text))
+
+
+def _template_of(delta: Delta) -> ChunkTemplate | None:
+    return delta.raw.template if delta.kind is not _TEXT and type(delta.raw) is TemplateChunk else None
 
 
 class _Part:

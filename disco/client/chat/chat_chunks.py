@@ -112,7 +112,7 @@ class ChatChunks:
             type(raw) is TemplateChunk
             and not self._first
             and raw.template.id == self.id
-            and raw.text == delta.text
+            and (raw.text == delta.text or delta.kind is not _TEXT)
         )
 
     def last(self, finish_reason: str, raw: ChatCompletionChunk | None = None) -> ChatCompletionChunk:

@@ -8,7 +8,7 @@ from typing import Any
 
 from openai.types.chat.chat_completion_chunk import ChoiceDeltaToolCall
 
-__all__ = ["CallPieces"]
+__all__ = ["CallPieces", "is_one_that_goes_on"]
 
 
 @dataclass(slots=True)
@@ -60,10 +60,14 @@ class CallPieces:
                 _tell_once(model, name, self._calls[at])
             if self._calls[at].id:
                 self._by_id.setdefault(str(self._calls[at].id), at)
-        call = self._calls[at]
-        said = arguments if isinstance(arguments, str) else json.dumps(arguments) if arguments else ""
-        call.arguments.append(said)
-        call.size += len(said)
+        self.go_on(
+            at, arguments if isinstance(arguments, str) else json.dumps(arguments) if arguments else ""
+        )
+
+    def go_on(self, at: int, arguments: str) -> None:
+        """Note what has come of a call that goes on."""
+        self._calls[at].arguments.append(arguments)
+        self._calls[at].size += len(arguments)
 
     def _call_of(self, piece: ChoiceDeltaToolCall, unnumbered: int) -> int | None:
         """Return the place of a piece's call; None for a new call."""
@@ -88,6 +92,13 @@ class CallPieces:
         if is_other and not is_numbered:
             return None
         return None if (is_other or begins) and _is_whole(call) else at
+
+
+def is_one_that_goes_on(pieces: object) -> bool:
+    """Return whether the pieces of a chunk are a single one, and only go on with a call."""
+    if not isinstance(pieces, list) or len(pieces) != 1:
+        return False
+    return isinstance(pieces[0], ChoiceDeltaToolCall) and _only_goes_on(pieces[0])
 
 
 def _only_goes_on(piece: ChoiceDeltaToolCall) -> bool:

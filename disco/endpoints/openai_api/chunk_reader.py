@@ -16,7 +16,7 @@ from typing import Any
 from openai.types.chat import ChatCompletionChunk
 from pydantic import ValidationError
 
-from disco.endpoints.openai_api.call_pieces import CallPieces
+from disco.endpoints.openai_api.call_pieces import CallPieces, is_one_that_goes_on
 from disco.endpoints.openai_api.chunk_repair import (
     Halves,
     MalformedChunkError,
@@ -37,12 +37,13 @@ from disco.endpoints.openai_api.chunk_repair import (
 )
 from disco.endpoints.openai_api.chunk_template import MAX_TEMPLATES, ChunkTemplate, TemplateChunk
 from disco.endpoints.openai_api.label_scores import label_scores
-from disco.events import Delta, DeltaKind, Usage
+from disco.events import Delta, DeltaKind, ToolCallDelta, Usage
 
 __all__ = ["ChatReader", "ChunkReader", "CompletionReader"]
 
 _REPAID_AFTER = 4  # chunks that a template must serve to repay its making
-_TEXT = DeltaKind.TEXT  # needed for every token; looking it up on the enum runs Python code (3.11)
+# Needed for every token; looking them up on the enum runs Python code (3.11).
+_TEXT, _REASONING, _TOOL = DeltaKind.TEXT, DeltaKind.REASONING, DeltaKind.TOOL
 
 
 class ChunkReader:
@@ -165,7 +166,15 @@ class ChatReader(ChunkReader):
             template = self._template
             if template is not None and not halves and (text := template.text(data)) is not None:
                 self.tokens += 1
-                deltas.append(Delta(text, 1, _TEXT, None, TemplateChunk(template, data, text)))
+                raw = TemplateChunk(template, data, text)
+                if template.kind is _TEXT:
+                    deltas.append(Delta(text, 1, _TEXT, None, raw))
+                elif template.kind is _REASONING:
+                    deltas.append(Delta("", 1, _REASONING, None, raw, reasoning=text))
+                else:
+                    self._calls.go_on(template.call, text)
+                    piece = ToolCallDelta(template.call, text)
+                    deltas.append(Delta("", 1, _TOOL, None, raw, tool_calls=(piece,)))
                 continue
             chunk: ChatCompletionChunk | None = None
             if not halves and b"_fields_set" not in data:
@@ -225,6 +234,9 @@ class ChatReader(ChunkReader):
                     self._make_template(data, chunk)
             else:
                 self._read_other(chunk, deltas)
+                repeats = deltas[-1].kind is _REASONING or is_one_that_goes_on(delta.tool_calls)
+                if repeats and deltas[-1].raw is chunk and self._templates_left:
+                    self._make_template(data, chunk)
         if self._others:
             deltas += self._others
             self._others = []
@@ -242,7 +254,7 @@ class ChatReader(ChunkReader):
         if others:
             content = any(not is_bare(choice.delta) for choice in others)
             self.tokens += content
-            kind = DeltaKind.TOOL if content else DeltaKind.ROLE
+            kind = _TOOL if content else DeltaKind.ROLE
             raw = chunk.model_copy(update={"choices": others, "usage": None})
             self._others.append(Delta("", int(content), kind, None, raw))
         return chunk.model_copy(update={"choices": mine}) if mine else None
@@ -257,10 +269,11 @@ class ChatReader(ChunkReader):
         """Read a chunk that holds more than plain text: reasoning, tools, refusals, roles, or several of them."""
         if chunk.choices[0].delta.tool_calls:
             self._calls.place(chunk.choices[0].delta.tool_calls)
+            self._template = None  # it may be of a call that does not go on
         parts = parts_of(chunk)
         raws = [chunk] if len(parts) == 1 else divided(chunk, [fields for _, fields in parts])
         for (delta, _), raw in zip(parts, raws, strict=True):
-            if delta.kind is DeltaKind.TOOL:
+            if delta.kind is _TOOL:
                 self._implied = _reason_of_calls(chunk) or self._implied
             delta.raw = raw
             self.tokens += delta.tokens
@@ -311,7 +324,7 @@ class ChatReader(ChunkReader):
             self.finish_raw = finish_only(chunk) if has_content else chunk
         if not ends or has_content:
             self.tokens += has_content
-            kind = DeltaKind.TOOL if has_content else DeltaKind.ROLE
+            kind = _TOOL if has_content else DeltaKind.ROLE
             shown = without_finish(chunk) if ends else chunk
             deltas.append(Delta("", int(has_content), kind, None, shown))
             self._implied = _reason_of_calls(chunk) or next(iter(reasons), None) or self._implied

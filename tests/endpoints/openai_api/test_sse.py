@@ -67,9 +67,17 @@ FULL["choices"] = [CHOICE]
 parse = ChatCompletionChunk.model_validate_json
 
 
+THOUGHT = chunk(reasoning_content="first", content=None)
+CALLED = chunk(tool_calls=[{"index": 1, "function": {"arguments": "first"}}])
+
+
 def event(body: dict[str, Any], text: str, **dumped: Any) -> bytes:
     body = json.loads(json.dumps(body))
-    body["choices"][0]["delta"]["content"] = text
+    delta = body["choices"][0]["delta"]
+    if calls := delta.get("tool_calls"):
+        calls[0]["function"]["arguments"] = text
+    else:
+        delta["reasoning_content" if delta.get("reasoning_content") else "content"] = text
     return json.dumps(body, **dumped).encode()
 
 
@@ -90,22 +98,24 @@ def facts(value: Any) -> Any:
 
 # Without surrogates: alone they cannot be encoded.
 @given(
-    text=st.text(min_size=1, alphabet=st.characters(codec="utf-8")), escaped=st.booleans(), full=st.booleans()
+    text=st.text(min_size=1, alphabet=st.characters(codec="utf-8")),
+    escaped=st.booleans(),
+    body=st.sampled_from([FULL, chunk("first"), THOUGHT, CALLED]),
 )
-def test_the_same_as_parsed(text: str, escaped: bool, full: bool) -> None:
-    body = FULL if full else chunk("first")
+def test_the_same_as_parsed(text: str, escaped: bool, body: dict[str, Any]) -> None:
     template = mold_of(body)
     data = event(body, text, ensure_ascii=escaped)
     if (found := template.text(data)) is not None:
         assert facts(TemplateChunk(template, data, found).made()) == facts(parse(data))
     else:
-        assert json.dumps(text, ensure_ascii=escaped) != f'"{text}"'
+        assert "\\u" in json.dumps(text, ensure_ascii=escaped)
 
 
 def test_what_is_not_alike_is_parsed() -> None:
     plain = chunk("first")
-    odd = [event(plain, "first").replace(b"first", b) for b in (b"a\tb", b"\xff", b'a", "role": "u')]
-    odd += [event(plain, text) for text in ('a"b', "a\\b", "")]
+    texts = (b"a\tb", b"\xff", b'a", "role": "u', b"a\\", b"\\ud83d", b"\\x", b"a" * 2**13)
+    odd = [event(plain, "first").replace(b"first", text) for text in texts]
+    odd += [event(plain, ""), event(CALLED, "first"), event(THOUGHT, "first")]
     odd += [event({**plain, "id": "chatcmpl-2"}, "first"), event(chunk("first", finish="stop"), "first")]
     for data in (*odd, event(FULL, "first"), b"[DONE]", b""):
         assert mold_of(plain).text(data) is None, data
@@ -123,13 +133,58 @@ def test_two_chunks_have_nothing_in_common_that_can_change() -> None:
     one.choices.clear()
     assert facts(other) == facts(parse(event(FULL, "b")))
     assert source.id == FULL["id"]
+    source.id = "changed"
+    assert template.id == FULL["id"]
+
+
+SOME = st.sampled_from(["a", 'b "', "\\", "\n", "é", "{", "{}", ""])
+CALL = st.builds(
+    lambda index, text: {"index": index, "function": {"arguments": text}}, st.integers(0, 2), SOME
+)
+BEGUN = st.builds(lambda call, name: {**call, "id": name, "type": "function"}, CALL, st.sampled_from("ab"))
+DELTAS = st.one_of(
+    st.fixed_dictionaries({"content": SOME}),
+    st.fixed_dictionaries({"reasoning": SOME}, optional={"content": SOME}),
+    st.fixed_dictionaries(
+        {"tool_calls": st.lists(CALL | BEGUN, min_size=1, max_size=2)}, optional={"content": SOME}
+    ),
+)
+
+
+@given(deltas=st.lists(DELTAS, min_size=2, max_size=30), escaped=st.booleans())
+def test_a_stream_is_read_as_without_templates(deltas: list[dict[str, Any]], escaped: bool) -> None:
+    events = [json.dumps(chunk(**delta), ensure_ascii=escaped).encode() for delta in deltas for _ in range(2)]
+    with_templates, without = ChatReader(), ChatReader()
+    with_templates._templates_left, without._templates_left = 100, 0
+    for data in events:
+        got, parsed = with_templates.read([data]), without.read([data])
+        for delta in got:
+            delta.raw = delta.raw.made() if isinstance(delta.raw, TemplateChunk) else delta.raw
+        assert [facts(delta.raw) for delta in got] == [facts(delta.raw) for delta in parsed]
+        assert got == parsed
+    assert with_templates.tokens == without.tokens
+
+
+@pytest.mark.parametrize(
+    "first", [{"role": "assistant", "content": "a"}, {"content": "a", "role": "assistant"}]
+)
+def test_a_role_is_told_once(first: dict[str, Any]) -> None:
+    body = json.loads(json.dumps(chunk(**first)))
+    shown = mold_of(body).shown(event(body, "b"))
+    assert json.loads(shown) == chunk("b")
 
 
 def test_chunks_with_more_in_them_make_no_mold() -> None:
     used = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
     two, nested = [CHOICE, {**CHOICE, "index": 1}], [{**CHOICE, "own": {"content": "first"}}]
+    piece = CALLED["choices"][0]["delta"]["tool_calls"][0]
+    calls: list[Any] = [[piece, piece], [{**piece, "own": ["first"]}], [{"index": 0}], []]
+    deltas = [{"tool_calls": call} for call in calls]
+    deltas += [{name: "first", "tool_calls": [piece]} for name in ("content", "reasoning")]
+    deltas += [{"reasoning": "first", name: "first"} for name in ("content", "reasoning_content")]
+    called = [[{**CHOICE, "delta": delta}] for delta in deltas]
     more = [{"choices": two}, {"choices": nested}, {"own": ["first"]}, {"usage": used}]
-    odd = [json.dumps({**FULL, **each}) for each in more]
+    odd = [json.dumps({**FULL, **each}) for each in (*more, *({"choices": each} for each in called))]
     # On several lines, and with a text elsewhere.
     for data in (*odd, json.dumps(FULL, indent=1), json.dumps({"content": "first", **FULL})):
         assert ChunkTemplate.of(data.encode(), parse(data)) is None, data
