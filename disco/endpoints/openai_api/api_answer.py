@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncGenerator
 from typing import Any
 
 import anyio
@@ -58,9 +56,8 @@ class ServerAnswer:
         name: str,
     ) -> None:
         self.response, self.reader, self.spliced = response, reader, spliced
-        self._limit, self._wire, self._name = limit, wire, name
-        wire.streams(response)
-        self._body: Any = pieces(response)  # None: closed
+        self._limit, self._name = limit, name
+        self._body: Any = pieces(response, wire)  # None: closed
         self._splitter = EventSplitter()
         self._has_begun = False  # something of the body has come
         self.waiting: list[bytes] = []
@@ -77,7 +74,6 @@ class ServerAnswer:
             return self._passed_on(self.waiting)
         try:
             data = await self._body.__anext__()
-            self._wire.received(data)
             if not self._has_begun:
                 data = data.lstrip()
                 if data and is_document(self.response, data):
@@ -87,7 +83,6 @@ class ServerAnswer:
             if not events:
                 return None
         except StopAsyncIteration:
-            self._wire.ended()
             self.is_over = self.is_at_end = True
             last = last_event(self._splitter)
             self.is_cut = last is None
@@ -124,20 +119,11 @@ class ServerAnswer:
 
     async def _read_document(self, first: bytes) -> list[Delta]:
         """Read an answer that comes as one document."""
-        body, of_responses = self._body, isinstance(self.reader, ResponseReader)
-
-        async def rest() -> AsyncGenerator[bytes, None]:
-            async for piece in body:
-                self._wire.received(piece)
-                yield piece
-            self._wire.ended()
-            self.is_at_end = True
-
-        async with contextlib.aclosing(rest()) as others:
-            events = await events_of_document(
-                self.response, first, others, name=self._name, of_responses=of_responses
-            )
-        self.is_over = True
+        of_responses = isinstance(self.reader, ResponseReader)
+        events = await events_of_document(
+            self.response, first, self._body, name=self._name, of_responses=of_responses
+        )
+        self.is_over = self.is_at_end = True
         return self._passed_on(events)
 
     async def aclose(self) -> None:
@@ -146,10 +132,8 @@ class ServerAnswer:
         if body is not None and not self.is_at_end:
             if self.reader.done:
                 with anyio.move_on_after(_DRAIN_S, shield=True):
-                    self.is_at_end = await exhaust(body, note=self._wire.received)
-            if self.is_at_end:
-                self._wire.ended()
-            else:
+                    self.is_at_end = await exhaust(body)
+            if not self.is_at_end:
                 await unwind(body)
         if not self.response.is_closed:
             with anyio.move_on_after(CLOSE_S, shield=True):

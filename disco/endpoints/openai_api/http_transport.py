@@ -178,22 +178,26 @@ async def leave(body: AsyncGenerator[bytes, None]) -> None:
     await body.aclose()
 
 
-def pieces(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
+def pieces(response: httpx2.Response, wire: TrafficCounter | None = None) -> AsyncGenerator[bytes, None]:
     """Return the body as it arrives, decompressed where it is compressed, in pieces that are read in turns.
 
     Without compression the response's own stream is read directly, which is what `aiter_bytes` does after
-    passing every piece through three more generators.
+    passing every piece through three more generators. `wire`: counts what comes.
     """
+    if wire is not None:
+        wire.streams(response)
     is_fresh = not (response.is_stream_consumed or response.is_closed)
     if is_fresh and type(response) is httpx2.Response and "content-encoding" not in response.headers:
         body = aiter(cast("httpx2.AsyncByteStream", response.stream))
         if isinstance(body, AsyncGenerator):
             response.is_stream_consumed = True
-            return in_turns(body)
-    return in_turns(response.aiter_bytes())
+            return in_turns(body, wire)
+    return in_turns(response.aiter_bytes(), wire)
 
 
-async def in_turns(body: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+async def in_turns(
+    body: AsyncGenerator[bytes, None], wire: TrafficCounter | None = None
+) -> AsyncGenerator[bytes, None]:
     """Yield a body in pieces of at most `_PIECE_BYTES`; other tasks run at least every `_TURN_S`.
 
     A few bytes on the wire may be millions of events: compressed, or thousands in one read. While they are worked off,
@@ -203,6 +207,8 @@ async def in_turns(body: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, N
     try:
         began = asked_at = now()
         async for piece in body:
+            if wire is not None:
+                wire.received(piece)
             if asked_at - began > _TURN_S:
                 if now() - asked_at < _TURN_S:  # else it has waited for the server
                     await anyio.lowlevel.checkpoint()
@@ -216,6 +222,8 @@ async def in_turns(body: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, N
                         await anyio.lowlevel.checkpoint()
                         began = now()
             asked_at = now()
+        if wire is not None:
+            wire.ended()
     except BaseException:
         await leave(body)  # a turn between two pieces may be cancelled, and so may the reader be
         raise
