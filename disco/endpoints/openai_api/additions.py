@@ -18,10 +18,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol, TypeVar
 
+import httpx2
 import openai
 
 from disco.endpoints.continuation.methods import RESPONSES, Call
-from disco.endpoints.openai_api.error_mapping import kind_of
+from disco.endpoints.openai_api.chunk_repair import ServerReportedError
+from disco.endpoints.openai_api.error_mapping import kind_of, stream_error
 from disco.endpoints.openai_api.label_scores import ALTERNATIVES
 from disco.errors import FailureKind
 from disco.events import Delta, DeltaKind
@@ -87,9 +89,13 @@ class Refusal:
         return cls(status, said, blames, is_vague and says_nothing)
 
     @classmethod
-    def within(cls, error: openai.APIError) -> Refusal:
-        """Return the refusal that an error within a stream stands for, which has no status of its own."""
-        return cls(400, _said(error), kind_of(error) in (FailureKind.BAD_REQUEST, FailureKind.UNSERVED))
+    def within(cls, error: Exception, response: httpx2.Response) -> Refusal:
+        """Return the refusal that what was read instead of an answer may stand for; it has no status of its own."""
+        if not isinstance(error, ServerReportedError):
+            return cls(_UNREADABLE, says_nothing=True)
+        reported = stream_error(error.body, response.request)
+        is_of_request = kind_of(reported) in (FailureKind.BAD_REQUEST, FailureKind.UNSERVED)
+        return cls(400, _said(reported), is_of_request)
 
 
 def _said(error: openai.APIError) -> str:

@@ -27,6 +27,7 @@ from disco.endpoints.continuation.verdicts import Key, Verdicts
 from disco.endpoints.contract import Capabilities, Endpoint
 from disco.endpoints.openai_api.additions import AnswerLimits, LogprobsSupport, StreamAdditions
 from disco.endpoints.openai_api.api_attempt import ServerAttempt
+from disco.endpoints.openai_api.api_request import ServerRequest
 from disco.endpoints.openai_api.connectivity import connects_directly, has_route
 from disco.endpoints.openai_api.refused.account import Account, account_of, names_deployments, present_account
 from disco.endpoints.published_ttft import PublishedTtft, Told, ask_ttft
@@ -244,7 +245,7 @@ class OpenAIEndpoint(Endpoint):
                 call = addition.left_out_of(call)
             return call
 
-        attempt = ServerAttempt(
+        asked = ServerRequest(
             client=self._client,
             name=self.name,
             request=request,
@@ -252,9 +253,11 @@ class OpenAIEndpoint(Endpoint):
             prepare=prepare,
             meter=meter,
             additions=[each for each in (limit, logprobs, *of_stream) if each is not None],
+            limit=limit,
+            logprobs=logprobs,
             on_missing=lambda: self._without_responses.add(key),
-            on_close=self._closed_one,
         )
+        attempt = ServerAttempt(asked, self._closed_one)
         self._attempts.add(attempt)
         return attempt
 

@@ -24,6 +24,7 @@ _NEVER_SENT = (
     *(httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout),
     *(httpx2.ProxyError, httpx2.UnsupportedProtocol),
 )
+_BROKEN_OFF = (httpx2.HTTPError, httpx2.StreamError, OSError)
 _LAST_CHUNK_BYTES = len(b"0\r\n\r\n")
 
 
@@ -142,7 +143,7 @@ def _fields_bytes(headers: httpx2.Headers) -> int:
 
 async def exhaust(body: AsyncIterator[bytes], *, note: Callable[[bytes], object] | None = None) -> bool:
     """Read a body to its end and `note` its pieces; return False where an error ended it early."""
-    with contextlib.suppress(httpx2.HTTPError, httpx2.StreamError, OSError):
+    with contextlib.suppress(*_BROKEN_OFF):
         async for piece in body:
             if note is not None:
                 note(piece)
@@ -154,11 +155,15 @@ async def unwind(body: AsyncIterator[bytes]) -> None:
     """End a body that is not at its end.
 
     When the transport's generators are closed between two pieces, they leave their inner generators to the garbage
-    collector, of which trio complains. A cancelled read unwinds them all and closes the connection.
+    collector, of which trio complains. A cancelled read unwinds them all and closes the connection. What has come by
+    then is read first, but not for long: a few bytes may be many once they are decompressed.
     """
-    with anyio.CancelScope(shield=True) as scope:
+    with anyio.CancelScope(shield=True) as scope, contextlib.suppress(*_BROKEN_OFF):
         scope.cancel()
-        await exhaust(body)
+        until = time.thread_time() + _UNWIND_S
+        async for _ in body:
+            if time.thread_time() > until:
+                break
 
 
 async def leave(body: AsyncGenerator[bytes, None]) -> None:
@@ -170,35 +175,40 @@ async def leave(body: AsyncGenerator[bytes, None]) -> None:
     trio = sys.modules.get("trio")
     if trio is not None and trio.lowlevel.in_trio_run():
         await unwind(body)
-    else:
-        await body.aclose()
+    await body.aclose()
 
 
-def pieces(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
+def pieces(response: httpx2.Response, wire: TrafficCounter | None = None) -> AsyncGenerator[bytes, None]:
     """Return the body as it arrives, decompressed where it is compressed, in pieces that are read in turns.
 
     Without compression the response's own stream is read directly, which is what `aiter_bytes` does after
-    passing every piece through three more generators.
+    passing every piece through three more generators. `wire`: counts what comes.
     """
+    if wire is not None:
+        wire.streams(response)
     is_fresh = not (response.is_stream_consumed or response.is_closed)
     if is_fresh and type(response) is httpx2.Response and "content-encoding" not in response.headers:
         body = aiter(cast("httpx2.AsyncByteStream", response.stream))
         if isinstance(body, AsyncGenerator):
             response.is_stream_consumed = True
-            return in_turns(body)
-    return in_turns(response.aiter_bytes())
+            return in_turns(body, wire)
+    return in_turns(response.aiter_bytes(), wire)
 
 
-async def in_turns(body: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+async def in_turns(
+    body: AsyncGenerator[bytes, None], wire: TrafficCounter | None = None
+) -> AsyncGenerator[bytes, None]:
     """Yield a body in pieces of at most `_PIECE_BYTES`; other tasks run at least every `TURN_S`.
 
     A few bytes on the wire may be millions of events: compressed, or thousands in one read. While they are worked off,
     nothing is waited for: without this, neither another task would run, nor a time-out end that.
     """
     now = time.monotonic
-    async with contextlib.aclosing(body):
+    try:
         began = asked_at = now()
         async for piece in body:
+            if wire is not None:
+                wire.received(piece)
             if asked_at - began > TURN_S:
                 if now() - asked_at < TURN_S:  # else it has waited for the server
                     await anyio.lowlevel.checkpoint()
@@ -212,10 +222,16 @@ async def in_turns(body: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, N
                         await anyio.lowlevel.checkpoint()
                         began = now()
             asked_at = now()
+        if wire is not None:
+            wire.ended()
+    except BaseException:
+        await leave(body)  # a turn between two pieces may be cancelled, and so may the reader be
+        raise
 
 
 _PIECE_BYTES = 2048  # the events that take longest and fit in here are read in about 10 ms
 TURN_S = 0.01
+_UNWIND_S = 0.05
 
 
 def estimated_tokens(request: Request, prefix: Prefix) -> int:

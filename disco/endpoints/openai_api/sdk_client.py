@@ -159,12 +159,14 @@ class _Capped(httpx2.AsyncByteStream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         left = self._most_bytes
         body = self._body.__aiter__()
-        async for piece in body:
-            yield piece[:left]
-            left -= len(piece)
-            if left <= 0:
-                break
-        await unwind(body)
+        try:
+            async for piece in body:
+                yield piece[:left]
+                left -= len(piece)
+                if left <= 0:
+                    break
+        finally:
+            await unwind(body)
 
     async def aclose(self) -> None:
         await self._body.aclose()

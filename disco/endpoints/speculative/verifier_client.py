@@ -209,20 +209,14 @@ class VerifierClient:
             self._wires.remove(wire)
             self._past = _sum(self._past, wire.traffic)
             raise
-        response = cast("httpx2.Response", answer)
-        wire.streams(response)
-        return response, wire
+        return cast("httpx2.Response", answer), wire
 
     async def _whole(self, round_: Round) -> bytes:
         """Send a round as the SDK does, return the reply's body, and keep the connection if possible."""
         response, wire = await self._post(round_)
         line: KeptLine | None = None
         try:
-            body: list[bytes] = []
-            async for piece in pieces(response):
-                wire.received(piece)
-                body.append(piece)
-            wire.ended()
+            body = [piece async for piece in pieces(response, wire)]
             line = KeptLine.of(response) if self._may_keep else None
         except (httpx2.HTTPError, httpx2.StreamError) as error:
             raise error_mapping.wrap_transport(error, response.request) from error
@@ -281,17 +275,15 @@ def _encoded(round_: Round) -> bytes:
 async def _lines(response: httpx2.Response, wire: TrafficCounter) -> AsyncGenerator[bytes, None]:
     """Yield the lines of a body of JSON lines as they come."""
     rest = b""
-    body = pieces(response)
+    body = pieces(response, wire)
     try:
         async for piece in body:
-            wire.received(piece)
             *whole, rest = (rest + piece).split(b"\n")
             if len(rest) > _LONGEST_LINE:
                 raise httpx2.DecodingError("a line is too long", request=response.request)
             for line in whole:
                 if line.strip():
                     yield line
-        wire.ended()
         if rest.strip():
             yield rest
     finally:
