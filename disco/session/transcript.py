@@ -372,10 +372,11 @@ class Transcript:
     def last_good_prefix(self, target: Candidate, source: Candidate | None) -> Prefix:
         """Return the answer without its last word, which may be incomplete, as the prefix that `target` continues.
 
-        The last word is removed from the answer. If the reader has seen it already, it becomes `Prefix.withheld`.
+        The last word is removed from the answer. If the reader has seen it already, it becomes `Prefix.withheld`. Where
+        it is removed for a target that then wrote nothing, the next one continues from there: no second word is lost.
         """
         text, shown = self.written, self.shown_chars
-        cut = last_word_start(text)
+        cut = min(last_word_start(text + "".join(delta.text for delta in self._removed)), len(text))
         if cut >= shown and cut > 0:
             self._remove(cut)
             return self.prefix_for(target, source, cut)

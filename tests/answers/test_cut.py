@@ -75,6 +75,16 @@ async def test_proofs_are_few(end):
         assert (len(server.requests), anyio.current_time() - at) <= (7, 1.1)
 
 
+async def test_a_target_that_writes_nothing_costs_no_second_word():
+    """It was to write the last word again. Whoever is asked after it is to write that word, not the one before it."""
+    own = [begun(DROPPED, 3), begun(DROPPED, 1), Reply([b"{}"], 500)]
+    paced = {"pace_tps": 5.0}
+    client, _ = two(own, Reply([DROPPED]), continuation="trailing", max_retries=1, default_options=paced)
+    async with client:
+        got = await told(client, stream=True)
+        assert (got.text, got.error.partial_text) == (" word0 word1 word0", got.text)
+
+
 WAYS = ("stream", "whole", "helper", "events")
 
 
