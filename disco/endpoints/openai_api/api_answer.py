@@ -14,7 +14,7 @@ from disco.endpoints.openai_api.chunk_reader import ChunkReader
 from disco.endpoints.openai_api.http_transport import TrafficCounter, exhaust, pieces, unwind
 from disco.endpoints.openai_api.response_reader import ResponseReader
 from disco.endpoints.openai_api.sse import EventSplitter, last_event
-from disco.endpoints.openai_api.whole_documents import events_of_document, is_document
+from disco.endpoints.openai_api.whole_documents import document_in, events_of_document, is_document
 from disco.events import Delta
 
 __all__ = ["CLOSE_S", "TAIL_S", "ServerAnswer"]
@@ -119,10 +119,12 @@ class ServerAnswer:
 
     async def _read_document(self, first: bytes) -> list[Delta]:
         """Read an answer that comes as one document."""
+        whole = await document_in(self.response, first, self._body, name=self._name)
         of_responses = isinstance(self.reader, ResponseReader)
-        events = await events_of_document(
-            self.response, first, self._body, name=self._name, of_responses=of_responses
-        )
+        events = events_of_document(whole, self.response, name=self._name, of_responses=of_responses)
+        if events is None:
+            self._has_begun = True
+            return self._passed_on(self._splitter.feed(whole))
         self.is_over = self.is_at_end = True
         return self._passed_on(events)
 

@@ -212,8 +212,10 @@ class ChatReader(ChunkReader):
                 if chunk is None:
                     continue
             choice = chunk.choices[0]
-            if (extra := choice.__pydantic_extra__) and "error" in extra:
-                json_object(data)
+            if (extra := choice.__pydantic_extra__) and extra.get("error"):
+                if not is_bare(choice.delta):
+                    self._read_other(chunk, deltas)  # it came before the error
+                json_object(data)  # raises what it reports
             logprobs = choice.logprobs
             if logprobs is not None and self._hides_logprobs:
                 choice.logprobs = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
+import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
@@ -13,11 +13,12 @@ import httpx2
 from disco.endpoints.openai_api import error_mapping
 from disco.endpoints.openai_api.chunk_repair import ServerReportedError, document_as_event, reported_error
 from disco.endpoints.openai_api.response_reader import TEXT_DELTA, field_of
-from disco.endpoints.openai_api.sse import MAX_EVENT_BYTES, EventSplitter
+from disco.endpoints.openai_api.sse import MAX_EVENT_BYTES
 
-__all__ = ["as_events", "events_of_document", "is_document"]
+__all__ = ["as_events", "document_in", "events_of_document", "is_document"]
 
 _FIELDS = (b"data", b"event", b"id", b"retry", b":")  # an event begins with one of these
+_EVENT = re.compile(rb"[\r\n]data:")  # never in a JSON document, whose texts have no line ends
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -39,17 +40,46 @@ def is_document(response: httpx2.Response, first: bytes) -> bool:
     return _content_type(response) in ("application/json", "text/html")
 
 
-async def events_of_document(
-    response: httpx2.Response, first: bytes, rest: AsyncIterator[bytes], *, name: str, of_responses: bool
-) -> list[bytes]:
-    """Return the events of an answer that comes as one JSON document, the last of which is `[DONE]`.
-
-    Those of the stream where the document is none, but a stream that begins with a line of JSON.
+async def document_in(
+    response: httpx2.Response, first: bytes, rest: AsyncIterator[bytes], *, name: str
+) -> bytes:
+    """Return a document; of a stream that begins with something else, what has come when its first event begins.
 
     Args:
         response: as it came.
         first: the first bytes of its body.
         rest: the others.
+        name: the endpoint's, for messages.
+
+    Raises:
+        EndpointFailure: it is a web page, or longer than one event of a stream may be.
+    """
+    whole = bytearray(first)
+    async for piece in rest:
+        whole += piece
+        if _EVENT.search(whole, max(len(whole) - len(piece) - len(b"\ndata"), 0)):
+            return bytes(whole)
+        if len(whole) > MAX_EVENT_BYTES:
+            what = f"answered with a document of more than {MAX_EVENT_BYTES} bytes"
+            raise error_mapping.garbage(what, response, name=name)
+        await anyio.lowlevel.checkpoint()  # what was compressed comes all at once
+    begins = first.removeprefix(_BOM)[:1]
+    if begins == b"<" or (begins not in (b"{", b"[") and _content_type(response) == "text/html"):
+        raise error_mapping.garbage("answered with a web page", response, name=name)
+    return bytes(whole)
+
+
+def events_of_document(
+    whole: bytes, response: httpx2.Response, *, name: str, of_responses: bool
+) -> list[bytes] | None:
+    """Return the events of an answer that comes as one JSON document, the last of which is `[DONE]`.
+
+    None where it is a stream that begins with something else, such as a line of a log: the SDK's reader ignores what
+    begins with no field.
+
+    Args:
+        whole: what `document_in` returned.
+        response: as it came.
         name: the endpoint's, for messages.
         of_responses: the server was asked by `/responses`.
 
@@ -57,25 +87,12 @@ async def events_of_document(
         ServerReportedError: the document is an error object.
         EndpointFailure: the document is no answer.
     """
-    begins = first.removeprefix(_BOM)[:1]
-    if begins == b"<" or (begins not in (b"{", b"[") and _content_type(response) == "text/html"):
-        raise error_mapping.garbage("answered with a web page", response, name=name)
-    whole = bytearray(first)
-    async for piece in rest:
-        whole += piece
-        if len(whole) > MAX_EVENT_BYTES:
-            what = f"answered with a document of more than {MAX_EVENT_BYTES} bytes"
-            raise error_mapping.garbage(what, response, name=name)
-        await anyio.lowlevel.checkpoint()  # what was compressed comes all at once
+    if _EVENT.search(whole):
+        return None
     try:
         body = json.loads(whole)
     except (ValueError, RecursionError):
         body = None
-        # A stream behind a line of JSON, such as one of a log: the SDK's reader ignores what begins with no field.
-        splitter = EventSplitter(most_bytes=math.inf)
-        streamed = [*splitter.feed(bytes(whole)), *filter(None, [splitter.end()])]
-        if streamed:
-            return streamed
     error = reported_error(body)
     if error is not None:
         raise ServerReportedError(error)
