@@ -119,6 +119,8 @@ _EMPTY_WORDS: Final = frozenset(
         # What pydantic says of a field (Mistral, Fireworks, Azure) and OpenAI of a parameter, where neither is named.
         "argument arguments body extra failed field fields forbidden input inputs json missing parameter parameters",
         "permitted supported unexpected unknown unrecognized unsupported validation value values",
+        # Google: "Request contains an invalid argument."; xAI: "Client specified an invalid argument".
+        "client contains specified",
         # Grammar.
         "a an and are check in is it no not of or please the this was with your",
     )
