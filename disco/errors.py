@@ -6,6 +6,7 @@ openai.OpenAIError
     ├── ModelFileError            a model file is missing or is not a readable GGUF (also a FileNotFoundError
     │                             or ValueError is *not* implied: one type, one handler)
     ├── WrongMaskError            a mask of a refined prompt is for another text (also a ValueError)
+    ├── UnreadableAnswerError     a server alone has sent what is no JSON (also a json.JSONDecodeError, as the SDK's)
     ├── NoEndpointError           no configured endpoint may serve this request (also openai.BadRequestError)
     │   └── ContextLengthError    the prompt is longer than every endpoint's context (code context_length_exceeded)
     ├── BudgetExceededError       a budget leaves nothing for this request (also openai.RateLimitError, code
@@ -30,6 +31,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import json
 import math
 import reprlib
 from collections.abc import Hashable, Iterable
@@ -53,6 +55,7 @@ __all__ = [
     "ModelFileError",
     "NoEndpointError",
     "RedactionError",
+    "UnreadableAnswerError",
     "WrongMaskError",
     "attach_evidence",
     "by_nearness",
@@ -96,6 +99,14 @@ def _local_request() -> httpx2.Request:
 
 class WrongMaskError(DiscoError, ValueError):
     """A mask does not fit the text that it is applied to; refine the text without it."""
+
+
+class UnreadableAnswerError(DiscoError, json.JSONDecodeError):
+    """A server alone has sent what is no JSON, or no UTF-8. The SDK raises Python's own errors about it."""
+
+    def __init__(self, message: str, doc: str = "", pos: int = 0) -> None:
+        super().__init__(message, doc, pos)
+        self.args = (message,)  # without a position, which is that of the cause
 
 
 class NoEndpointError(DiscoError, openai.BadRequestError):

@@ -129,14 +129,15 @@ class AsyncRouting(RoutedClient):
             return answer
         from disco.client.chat.completions import answer_of, is_typed  # noqa: PLC0415 - numpy loads with it
         from disco.client.chat.object_stream import quick_stream_class  # noqa: PLC0415 - as above
-        from disco.client.chat.routed_results import routed  # noqa: PLC0415 - as above
+        from disco.client.chat.routed_results import read_by_the_sdk, routed  # noqa: PLC0415 - as above
         from disco.client.http_gateway import respond  # noqa: PLC0415
 
         if is_typed(cast_to, options, stream_cls):
             return await answer_of(self, way, options, stream=stream)
         response, source = await respond(self, way, options, stream=stream)
         parser = quick_stream_class(stream_cls)
-        made = await self._process(cast_to, options, response, stream=stream, parser=parser)
+        with read_by_the_sdk(source):
+            made = await self._process(cast_to, options, response, stream=stream, parser=parser)
         return routed(made, source)
 
     async def _ask_server(

@@ -129,6 +129,11 @@ async def _parsed(client: Any, **asked: Any) -> Any:
     return await client.chat.completions.parse(**asked)
 
 
+async def _chunks(client: Any, **asked: Any) -> Any:
+    async with await client.chat.completions.create(**asked, stream=True) as chunks:
+        return [chunk async for chunk in chunks]
+
+
 async def _streamed(client: Any, **asked: Any) -> Any:
     """The chunks, added up as applications do it, with the SDK's accumulator."""
     state = ChatCompletionStreamState()
@@ -161,6 +166,7 @@ async def _response_helped(client: Any, **asked: Any) -> Any:
 FORMS: dict[str, Any] = {
     "whole": _whole,
     "parsed": _parsed,
+    "chunks": _chunks,
     "streamed": _streamed,
     "helped": _helped,
     "response": _response,

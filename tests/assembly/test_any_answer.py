@@ -309,7 +309,10 @@ def test_no_answer_makes_an_error_that_is_not_the_sdks(reply, setup, form):
         in_virtual_time(lambda: asked(setup, form, reply, tools=TOOLS))
     except openai.OpenAIError as error:
         said = str(error)
-    except Exception:  # noqa: BLE001 - whatever it is, the SDK alone must raise such a one, too
+    except Exception:
+        # Of what the application makes of the chunks itself, or the SDK in front: then the SDK alone fails, too.
+        if form != "streamed" and setup != "served":
+            raise
         with pytest.raises(Exception) as plain:  # noqa: PT011
             in_virtual_time(lambda: asked("sdk", form, reply, tools=TOOLS))
         assert not isinstance(plain.value, openai.OpenAIError)

@@ -1,9 +1,9 @@
 """Streams of the wall's rows, mutated: bytes, fields, order, cuts, silences. The same seed makes the same stream.
 
 Each is given to the plain SDK and to disco, in virtual time. A `Finding` is what must not be: no end, an exception that
-is no `OpenAIError` (where a server alone is asked, the SDK's own class is allowed: the bytes go the SDK's way), text
-that the SDK's reader got and disco's did not, or an application of `disco serve` that fails itself. The SDK loses the
-first event behind a byte order mark, so it is asked without; and it reads on behind an error in a choice.
+is no `OpenAIError` (an application's own errors about what is no chunk apart), text that the SDK's reader got and
+disco's did not, or an application of `disco serve` that fails itself. The SDK loses the first event behind a byte order
+mark, so it is asked without; and it reads on behind an error in a choice.
 
     python tests/wall/fuzz.py 2000          # so many from seed 0, and what was found
     python tests/wall/fuzz.py 1 --seed 77   # one of them
@@ -62,6 +62,10 @@ class Finding(NamedTuple):
 # ---------------------------------------------------------------------- who reads it
 
 
+class NoChunkError(Exception):
+    """What an application raises that gets no chunk, as the SDK alone would give it."""
+
+
 @dataclass
 class Read:
     """What a reader got."""
@@ -99,10 +103,10 @@ def _take(got: Read, chunk: Any) -> None:
     """Take the text of a chunk's first choice, where a server's JSON has one.
 
     Raises:
-        AttributeError: it is no chunk, of which applications fail.
+        NoChunkError: it is no chunk, of which applications fail.
     """
     if not isinstance(chunk, openai.BaseModel):
-        raise AttributeError("choices")
+        raise NoChunkError
     choices = getattr(chunk, "choices", None)
     first = choices[0] if isinstance(choices, list) and choices else None
     now = asyncio.get_running_loop().time()
@@ -188,10 +192,8 @@ def _judged(way: str, seen: Read, plain: Read | None) -> str | None:
     error = seen.error
     if isinstance(error, TimeoutError):
         return "no end"
-    if error is not None and not isinstance(error, openai.OpenAIError) and way != "serve":
-        as_the_sdk = plain is not None and type(plain.error) is type(error) and way in ("one server", "whole")
-        if not as_the_sdk:
-            return f"raises {type(error).__name__}"
+    if error is not None and not isinstance(error, openai.OpenAIError | NoChunkError) and way != "serve":
+        return f"raises {type(error).__name__}"
     if plain is None:
         return None
     # Half a surrogate pair is no text; disco waits for the other half, but not beyond a finish reason.

@@ -72,7 +72,7 @@ def plain_of(way: Way) -> Way | None:
     return None if plain is None else Way(way.reference.setup, plain, way.is_async)
 
 
-_HELPER_FAILED = "The helper of the openai package cannot read this answer"
+_HELPER_FAILED = "The openai package cannot read this answer"
 
 
 def judged(row: Row, way: Way, seen: Seen, sdk: Seen, plain: Seen | None = None) -> Cell:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from openai import AsyncStream, NotGiven, Stream
@@ -13,6 +14,7 @@ from openai.lib._parsing import ResponseFormatT
 from openai.lib._parsing._responses import TextFormatT
 from openai.types.chat import ChatCompletion, ParsedChatCompletion
 from openai.types.responses import ParsedResponse, Response
+from pydantic_core import PydanticSerializationError
 
 from disco.client.chat.chat_chunks import RoutedChatCompletion, RouteOfAnswer, with_route
 from disco.client.chat.stream_types import not_complete
@@ -31,6 +33,7 @@ __all__ = [
     "RoutedResponse",
     "become",
     "parsed_by",
+    "read_by_the_sdk",
     "readable",
     "routed",
     "text_of_whole",
@@ -112,11 +115,15 @@ class RouteOfSource:
 
 
 # What Python raises where a value is of another kind than expected.
-_OF_SHAPES = (AttributeError, LookupError, RuntimeError, TypeError, AssertionError, UnicodeError)
+_OF_SHAPES = (
+    *(AttributeError, LookupError, RuntimeError, TypeError, AssertionError, UnicodeError, OverflowError),
+    PydanticSerializationError,
+)
+_OF_HELPERS = ("disco.client.chat.helper_events", "disco.endpoints.openai_api.call_pieces")
 
 
 def readable(error: Exception) -> Exception:
-    """Return a `DiscoError` for an error that the SDK's helpers make of an answer of another shape than theirs.
+    """Return a `DiscoError` for an error that the SDK makes of an answer of another shape than the API's.
 
     Any other error is returned as it is: those of the SDK's own types, and those of the application's own code.
     """
@@ -125,12 +132,26 @@ def readable(error: Exception) -> Exception:
         return error
     while frame.tb_next is not None:
         frame = frame.tb_next
-    if frame.tb_frame.f_globals.get("__name__", "").partition(".")[0] not in ("openai", "pydantic"):
+    module = frame.tb_frame.f_globals.get("__name__", "")
+    if module not in _OF_HELPERS and module.partition(".")[0] not in ("openai", "pydantic"):
         return error
     return DiscoError(
-        f"The helper of the openai package cannot read this answer ({type(error).__name__}): the server has sent a "
-        "field of another kind than the API's. Read it by create(), or by create(stream=True)."
+        f"The openai package cannot read this answer ({type(error).__name__}): the server has sent a field of "
+        "another kind than the API's. Where one of its helpers failed, read it by create(), or by create(stream=True)."
     )
+
+
+@contextmanager
+def read_by_the_sdk(source: AnswerSource) -> Iterator[None]:
+    """Raise a `DiscoError` where the SDK cannot read within what `source` has; see `readable`."""
+    try:
+        yield
+    except Exception as error:
+        told = readable(error)
+        if told is error:
+            raise
+        source.fail(told)
+        raise told from error
 
 
 class _Guarded:

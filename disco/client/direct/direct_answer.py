@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.lowlevel
 
+from disco.endpoints.openai_api.error_mapping import wrap_unreadable
 from disco.endpoints.openai_api.http_transport import TURN_S, TrafficCounter
 from disco.endpoints.openai_api.sse import MAX_EVENT_BYTES, EventSplitter, EventTooLargeError
 from disco.errors import attach_evidence
@@ -185,7 +186,14 @@ class DirectAnswer:
             with self._wire, nullcontext() if self._report is None else self._report.current():
                 yield
         except BaseException as error:
-            self.end(error)
+            raised = error if self.response is None else wrap_unreadable(error)
+            if self.response is not None and isinstance(raised, Exception):
+                from disco.client.chat.routed_results import readable  # noqa: PLC0415 - as above
+
+                raised = readable(raised)
+            self.end(raised)
+            if raised is not error:
+                raise raised from error
             raise
 
     @property

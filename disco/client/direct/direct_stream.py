@@ -21,7 +21,7 @@ from pydantic import BaseModel, ValidationError
 from disco.client.chat.stream_types import DiscoStream, DiscoSyncStream, RouteOfStream, not_complete
 from disco.client.direct.noted_response import taken_over
 from disco.endpoints.openai_api.chunk_template import MAX_TEMPLATES, ChunkTemplate
-from disco.endpoints.openai_api.error_mapping import stream_error, wrap_transport
+from disco.endpoints.openai_api.error_mapping import stream_error, wrap_transport, wrap_unreadable
 from disco.endpoints.openai_api.http_transport import exhaust, leave, pieces
 from disco.endpoints.openai_api.sse import EventSplitter
 
@@ -315,7 +315,7 @@ _PLAIN = (str, int, float, bool)
 
 
 def _as_the_sdk_raises(error: BaseException, response: Any) -> BaseException:
-    """Return what the SDK raises when the transport fails in the middle of a body."""
+    """Return what the SDK raises when a body cannot be read, or read on."""
     older = sys.modules.get("httpx")  # the SDK also takes clients of the package's former name
     is_transport = isinstance(error, (*_TRANSPORT, *([older.RequestError] if older else ())))
-    return wrap_transport(error, response.request) if is_transport else error
+    return wrap_transport(error, response.request) if is_transport else wrap_unreadable(error)

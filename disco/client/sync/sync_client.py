@@ -127,7 +127,7 @@ class SyncRouting(RoutedClient):
         from disco.client.chat.answer_stream import SessionStream  # noqa: PLC0415 - numpy loads with it
         from disco.client.chat.completions import answer_of, is_typed  # noqa: PLC0415 - as above
         from disco.client.chat.object_stream import quick_stream_class  # noqa: PLC0415 - as above
-        from disco.client.chat.routed_results import routed  # noqa: PLC0415 - as above
+        from disco.client.chat.routed_results import read_by_the_sdk, routed  # noqa: PLC0415 - as above
         from disco.client.sync.sync_stream import SyncSessionStream, sync_response  # noqa: PLC0415 - as above
 
         if is_typed(cast_to, options, stream_cls):
@@ -136,7 +136,9 @@ class SyncRouting(RoutedClient):
         response, source = self._portal.run(partial(respond, self, way, options, stream=stream))
         same = sync_response(response, self._portal)
         parser = quick_stream_class(stream_cls)
-        return routed(self._process(cast_to, options, same, stream=stream, parser=parser), source)
+        with read_by_the_sdk(source):
+            made = self._process(cast_to, options, same, stream=stream, parser=parser)
+        return routed(made, source)
 
     def _ask_server(
         self, cast_to: Any, options: FinalRequestOptions, *, stream: bool = False, stream_cls: Any = None

@@ -114,7 +114,9 @@ def reported_error(body: object) -> object:
 
 def reason_in(value: object) -> str | None:
     """Return a finish reason; None for what is none, such as an empty text, a number, or "null" (DashScope)."""
-    return value if isinstance(value, str) and value.strip() and value != "null" else None
+    if not isinstance(value, str) or not value.strip() or value == "null":
+        return None
+    return well_formed(value)
 
 
 def presentable(body: dict[str, Any], data: bytes) -> dict[str, Any]:

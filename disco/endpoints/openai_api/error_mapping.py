@@ -6,6 +6,7 @@ learns the kind of failure and how long the server asked for no requests.
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from disco.endpoints.openai_api.refused.redacted import redact, without_quotatio
 from disco.endpoints.openai_api.refused.said import said_by
 from disco.endpoints.openai_api.refused.too_long import is_too_long
 from disco.endpoints.openai_api.refused.whose_fault import SAID_WITHIN, kind_of_refusal
-from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError
+from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError, UnreadableAnswerError
 
 __all__ = [
     "FAILED_EVENT",
@@ -31,12 +32,14 @@ __all__ = [
     "retry_after_s",
     "stream_error",
     "wrap_transport",
+    "wrap_unreadable",
 ]
 
 # Of the SDK's classes that stand for no status; the first that matches decides.
 _BY_TYPE: tuple[tuple[type[Exception], FailureKind], ...] = (
     (openai.APITimeoutError, FailureKind.TIMEOUT),
     (IncompleteAnswerError, FailureKind.INCOMPLETE),
+    (UnreadableAnswerError, FailureKind.GARBAGE),
     (openai.APIConnectionError, FailureKind.CONNECTION),
     (openai.APIResponseValidationError, FailureKind.GARBAGE),
 )
@@ -145,6 +148,16 @@ def wrap_transport(error: BaseException, request: httpx2.Request | None) -> open
     wrapped = kind(request=request if request is not None else _no_request())
     wrapped.__cause__ = error
     return wrapped
+
+
+def wrap_unreadable(error: BaseException) -> BaseException:
+    """Return an `OpenAIError` for Python's own errors, which the SDK raises about what is no JSON or no UTF-8."""
+    if not isinstance(error, json.JSONDecodeError | UnicodeDecodeError | RecursionError):
+        return error
+    why = error.reason if isinstance(error, UnicodeDecodeError) else str(error)
+    return UnreadableAnswerError(
+        f"The server has sent what is no JSON ({why}). Check that its base_url ends where the API begins."
+    )
 
 
 FAILED_EVENT = "_failed_event"
