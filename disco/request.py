@@ -62,6 +62,7 @@ class Request:
         extra_headers, extra_query: passed to the server unchanged; not in the repr, since they may contain secrets.
         timeouts: the clocks of each attempt.
         retries: how often the endpoint was asked before for this answer.
+        first_connect_s: the same for the first connection to each endpoint, s; None: as `timeouts` say.
         responses: the body of the `/responses` request that the application made, without `stream` and
             `extra_body["disco"]`; None where it made a chat request. The other fields are its translation.
         classes: the complete answers to choose between (see `check_classes`); empty: free text.
@@ -87,6 +88,7 @@ class Request:
     extra_query: Mapping[str, object] | None = field(default=None, repr=False)
     timeouts: Timeouts = field(default_factory=Timeouts)
     retries: int = 0
+    first_connect_s: float | None = None
     responses: Mapping[str, Any] | None = field(default=None, repr=False)
     classes: tuple[str, ...] = field(default=(), repr=False)
     cap: int | None = None
@@ -106,6 +108,12 @@ class Request:
             deadline_s: the limit, s.
         """
         return replace(self, timeouts=replace(self.timeouts, total_s=deadline_s))
+
+    @property
+    def connect_s(self) -> float | None:
+        """Until there is a connection, s. Who is asked again has the caller's time: nobody else may be left."""
+        is_first = self.first_connect_s is not None and not self.retries
+        return self.first_connect_s if is_first else self.timeouts.connect_s
 
     @property
     def max_tokens(self) -> int | None:

@@ -291,4 +291,4 @@ def with_short_connect(request: Request, plan: Plan) -> Request:
     limit = request.timeouts.connect_s
     if len(plan.starts) + len(plan.fallbacks) - failing <= 1 or (limit is not None and limit <= CONNECT_S):
         return request
-    return replace(request, timeouts=replace(request.timeouts, connect_s=CONNECT_S))
+    return replace(request, first_connect_s=CONNECT_S)

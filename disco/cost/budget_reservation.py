@@ -323,7 +323,7 @@ class BudgetReservation:
         left = counter.left(now + self.offset_s)
         return _largest(
             lambda written: self._units(counter, payer, prefix, proof, written) <= left,
-            max(_MOST, self._wanted(prefix)),
+            self._wanted(prefix) * (_SHARE if self.max_tokens is None else 1),
         )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import anyio
 import httpx2
+from openai import APIConnectionError
 from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletionChunk
 
@@ -174,8 +175,12 @@ class SessionStream(DiscoStream):
                 self._close_response()
         if batch:
             return batch
-        if reading.was_cancelled:
-            return []
+        if reading.was_cancelled:  # by another task, or with its client
+            error = APIConnectionError(message="The stream was closed.", request=self.response.request)
+            attach_evidence(
+                error, partial_text=self._live.session.transcript.partial_text, route=self._live.record
+            )
+            raise error
         last = [self._chunks.last(finish_reason(self._live), last_chunk(self._live))]
         if self._include_usage:
             last.append(self._chunks.usage(answer_usage(self._live)))
@@ -270,7 +275,8 @@ class Reading:
     @property
     def was_cancelled(self) -> bool:
         """Whether the answer was stopped, so that its end must not look like that of a complete answer."""
-        return self._live.session.finish_reason == "cancelled"
+        ending = self._live.session.ending
+        return ending.cancelled and ending.reason == "cancelled"  # a server may give that reason, too
 
 
 async def read(live: LiveSession) -> list[Delta]:

@@ -113,7 +113,7 @@ class ServerRequest:
             self.spliced = SplicedDeltas(self.prefix, call)
         request = self.request
         # The transport's time-out is for connecting only; the session keeps the others, alike for all endpoints.
-        timeout = httpx2.Timeout(None, connect=request.timeouts.connect_s)
+        timeout = httpx2.Timeout(None, connect=request.connect_s)
         headers, query = dict(request.extra_headers or {}), request.extra_query or {}
         if request.retries:  # as the SDK counts them
             headers.setdefault("x-stainless-retry-count", str(request.retries))

@@ -32,6 +32,7 @@ from disco.endpoints.openai_api.chunk_repair import (
     parts_of,
     presentable,
     reason_in,
+    says_something,
     usage_from,
     without_finish,
 )
@@ -212,7 +213,7 @@ class ChatReader(ChunkReader):
                 if chunk is None:
                     continue
             choice = chunk.choices[0]
-            if (extra := choice.__pydantic_extra__) and extra.get("error"):
+            if (extra := choice.__pydantic_extra__) and says_something(extra.get("error")):
                 if not is_bare(choice.delta):
                     self._read_other(chunk, deltas)  # it came before the error
                 json_object(data)  # raises what it reports

@@ -30,6 +30,7 @@ __all__ = [
     "presentable",
     "reason_in",
     "reported_error",
+    "says_something",
     "usage_from",
     "without_finish",
 ]
@@ -102,7 +103,9 @@ def reported_error(body: object) -> object:
     if "choices" in body:
         choices = body["choices"]
         listed = choices if isinstance(choices, list) else []
-        return next((c["error"] for c in listed if isinstance(c, dict) and c.get("error")), None)
+        return next(
+            (c["error"] for c in listed if isinstance(c, dict) and says_something(c.get("error"))), None
+        )
     codes = (body.get("code"), body.get("status"), body.get("status_code"))
     is_error = (
         "error" in (body.get("object"), body.get("type"), body.get("status"))
@@ -110,6 +113,13 @@ def reported_error(body: object) -> object:
         or any(type(code) is int and 400 <= code < 600 for code in codes)
     )
     return body if is_error else None
+
+
+def says_something(error: object) -> bool:
+    """Whether what stands under `error` in a choice is one: some servers write an empty one beside every text."""
+    if isinstance(error, dict):
+        return any(map(says_something, error.values()))
+    return bool(error) and not (isinstance(error, str) and error.strip().lower() in ("", "none", "null"))
 
 
 def reason_in(value: object) -> str | None:

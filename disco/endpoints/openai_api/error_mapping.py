@@ -200,6 +200,8 @@ def incomplete(name: str) -> EndpointFailure:
 def retry_after_s(headers: Mapping[str, str] | None, *, now: float | None = None) -> float | None:
     """Return the seconds that the server asks to wait: `retry-after-ms`, or `Retry-After` in seconds or as HTTP date.
 
+    None where it asks for none, or for a time that has passed, as when its clock is behind: then the client backs off.
+
     Args:
         headers: the response's, with case-insensitive names.
         now: wall clock, seconds since the epoch; None reads the clock.
@@ -215,9 +217,10 @@ def retry_after_s(headers: Mapping[str, str] | None, *, now: float | None = None
         return seconds
     try:
         date = parsedate_to_datetime(value)
-    except (TypeError, ValueError):
+        wait_s = date.timestamp() - (time.time() if now is None else now)
+    except (TypeError, ValueError, OverflowError, OSError):
         return None
-    return max(0.0, date.timestamp() - (time.time() if now is None else now))
+    return wait_s if wait_s > 0 else None
 
 
 def _number(value: str | None) -> float | None:
@@ -225,7 +228,7 @@ def _number(value: str | None) -> float | None:
         number = float(value) if value is not None else math.nan
     except ValueError:
         return None
-    return number if math.isfinite(number) and number >= 0 else None
+    return number if math.isfinite(number) and number > 0 else None
 
 
 def _no_request() -> httpx2.Request:

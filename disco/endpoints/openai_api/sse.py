@@ -15,7 +15,7 @@ __all__ = ["MAX_EVENT_BYTES", "ErrorData", "EventSplitter", "EventTooLargeError"
 MAX_EVENT_BYTES = 8 * 1024 * 1024
 MAX_EVENT_LINES = 20_000
 _BOM = b"\xef\xbb\xbf"
-# Types of events that say that the connection lives; what data they have is no chunk.
+# Types of events that say that the connection lives; what data they have is no chunk, or nearly never.
 _LIFE_SIGNS = (b"ping", b"heartbeat", b"keepalive", b"keep-alive")
 
 
@@ -119,7 +119,8 @@ class EventSplitter:
         joined = b"\n".join(data)
         if kind == b"error":
             return ErrorData(joined)
-        return None if kind in _LIFE_SIGNS or not joined.strip() else joined
+        is_sign = kind in _LIFE_SIGNS and b'"choices"' not in joined
+        return None if is_sign or not joined.strip() else joined
 
     def _check_size(self) -> None:
         if len(self._rest) > self._most_bytes:

@@ -98,7 +98,7 @@ class VerifierClient:
         self._name = name
         self._request = request
         self._opening = opening
-        timeout = httpx2.Timeout(None, connect=request.timeouts.connect_s)
+        timeout = httpx2.Timeout(None, connect=request.connect_s)
         options: Any = {"max_retries": 0, "timeout": timeout, "security": {"bearer_auth": True}}
         if request.extra_headers:
             options["headers"] = dict(request.extra_headers)

@@ -197,12 +197,12 @@ def next_step(view: FailoverView, failure: EndpointFailure) -> Step:
 
 
 def _retry(view: FailoverView) -> Step:
-    # Whoever broke off an answer is asked to prove that it continues only where nobody else is there: a proof takes
+    # Whoever broke off this answer is asked to prove that it continues only where nobody else is there: a proof takes
     # several requests, and the reader waits for the error.
     is_alone = len(set(view.order)) == 1
     for name in view.failures.left(view.max_retries):
         candidate, at = view.candidates[name], max(view.now, view.failures.again[name])
-        beginning = view.beginning(candidate, if_proved=is_alone)
+        beginning = view.beginning(candidate, if_proved=is_alone or name not in view.writers)
         if beginning is not None and at <= view.until:
             return Retry(candidate, beginning, at)
     return GiveUp()
@@ -228,10 +228,10 @@ def silence(endpoint: str, clocks: Timeouts, *, has_spoken: bool, has_begun: boo
     else:
         kind, limit, what = FailureKind.TIMEOUT, clocks.first_content_s, "first_content_s"
     error = AnswerTimeoutError(
-        f"Endpoint {endpoint!r} wrote nothing for {limit or inf:g} s (timeouts.{what}); "
+        f"Endpoint {endpoint!r} wrote nothing for {inf if limit is None else limit:g} s (timeouts.{what}); "
         "raise the limit or configure another endpoint that can take over."
     )
-    may_retry = False if has_begun and not has_spoken and (limit or inf) >= LONG_S else None
+    may_retry = False if has_begun and not has_spoken and (limit is None or limit >= LONG_S) else None
     return EndpointFailure(kind, error, may_retry=may_retry)
 
 

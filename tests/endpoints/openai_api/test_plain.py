@@ -151,8 +151,10 @@ def test_retry_after():
         ({"retry-after": "0.5"}, 0.5),
         ({"retry-after-ms": "250", "retry-after": "9"}, 0.25),
         ({"retry-after": "Thu, 01 Jan 1970 00:01:40 GMT"}, 60.0),
-        ({"retry-after": "Thu, 01 Jan 1970 00:00:01 GMT"}, 0.0),
-        *(({"retry-after": odd}, None) for odd in ("soon", "-3", "nan")),
+        ({"retry-after-ms": "0", "retry-after": "9"}, 9.0),
+        ({"retry-after": "Thu, 01 Jan 1970 00:00:01 GMT"}, None),  # it has passed: back off
+        ({"retry-after": "Mon, 01 Jan 99999999999 00:00:00 GMT"}, None),
+        *(({"retry-after": odd}, None) for odd in ("soon", "-3", "0", "nan")),
         *((nothing, None) for nothing in ({}, None)),
     ):
         assert retry_after_s(headers, now=40.0) == expected
