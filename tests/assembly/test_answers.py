@@ -14,7 +14,7 @@ from scripted_server import chunk, sse
 pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")]
 
 ROUTED = [
-    *(("backed", form) for form in FORMS),
+    *(("backed", form) for form in FORMS if form != "chunks"),
     ("beside", "whole"),
     *(("served", form) for form in ("whole", "streamed", "response")),
 ]

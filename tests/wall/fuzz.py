@@ -74,7 +74,7 @@ class Read:
     error: BaseException | None = None
     index: Any = None  # of the choice that is read: that of the first text
     least: int = 0  # characters of the text that came soon enough, which nobody may lose
-    has_failed: bool = False  # an error in a choice has come
+    has_failed: bool = False  # an error has come that the SDK does not raise
     waits_from: float | None = None  # when the newest finish reason, or text behind one, came
 
 
@@ -111,7 +111,8 @@ def _take(got: Read, chunk: Any) -> None:
     first = choices[0] if isinstance(choices, list) and choices else None
     now = asyncio.get_running_loop().time()
     is_late = got.has_failed or (got.waits_from is not None and now - got.waits_from > TAIL_S)
-    got.has_failed = got.has_failed or bool(getattr(first, "error", None))
+    is_error = getattr(chunk, "type", None) == "error"  # an event of the Responses API
+    got.has_failed = got.has_failed or is_error or bool(getattr(first, "error", None))
     if not is_late and isinstance(reason := getattr(first, "finish_reason", None), str) and reason:
         got.waits_from = now
     content, index = getattr(getattr(first, "delta", None), "content", None), getattr(first, "index", 0) or 0

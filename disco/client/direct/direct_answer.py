@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.lowlevel
 
-from disco.endpoints.openai_api.error_mapping import wrap_unreadable
 from disco.endpoints.openai_api.http_transport import TURN_S, TrafficCounter
 from disco.endpoints.openai_api.sse import MAX_EVENT_BYTES, EventSplitter, EventTooLargeError
 from disco.errors import attach_evidence
@@ -186,11 +185,12 @@ class DirectAnswer:
             with self._wire, nullcontext() if self._report is None else self._report.current():
                 yield
         except BaseException as error:
-            raised = error if self.response is None else wrap_unreadable(error)
-            if self.response is not None and isinstance(raised, Exception):
+            raised = error
+            if self.response is not None and isinstance(error, Exception):
                 from disco.client.chat.routed_results import readable  # noqa: PLC0415 - as above
+                from disco.client.direct.direct_stream import as_openai_error  # noqa: PLC0415 - as above
 
-                raised = readable(raised)
+                raised = as_openai_error(readable(error), self.response)
             self.end(raised)
             if raised is not error:
                 raise raised from error

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from disco.session.records.assist_record import AssistState
     from disco.session.records.route_record import RouteRecord
 
-__all__ = ["DirectStream", "DirectSyncStream"]
+__all__ = ["DirectStream", "DirectSyncStream", "as_openai_error"]
 
 _DRAIN_S = 0.1  # for the few bytes between [DONE] and the end of the body
 _TRANSPORT = (httpx2.RequestError, ssl.SSLError, anyio.EndOfStream)
@@ -261,7 +261,7 @@ class _ChunkReader:
 
     def fail(self, error: BaseException) -> None:
         """Note that reading has failed; raise the SDK's error where it has one for this."""
-        raised = _as_the_sdk_raises(error, self._response)
+        raised = as_openai_error(error, self._response)
         self.end(raised)
         if self.noted is not None and isinstance(raised, Exception):
             self.noted.fail(raised)  # also behind the end: of a stream that was closed
@@ -314,8 +314,8 @@ def as_constructed(model: Any) -> None:
 _PLAIN = (str, int, float, bool)
 
 
-def _as_the_sdk_raises(error: BaseException, response: Any) -> BaseException:
-    """Return what the SDK raises when a body cannot be read, or read on."""
+def as_openai_error(error: BaseException, response: Any) -> BaseException:
+    """Return what the SDK raises when a body cannot be read, or read on, or should raise: an `OpenAIError`."""
     older = sys.modules.get("httpx")  # the SDK also takes clients of the package's former name
     is_transport = isinstance(error, (*_TRANSPORT, *([older.RequestError] if older else ())))
     return wrap_transport(error, response.request) if is_transport else wrap_unreadable(error)

@@ -253,7 +253,7 @@ class ChatReader(ChunkReader):
         others: list[Any] = []
         for choice in chunk.choices:
             choice.index = self._places.setdefault(choice.index, len(self._places))
-            (others if choice.index or mine else mine).append(choice)
+            (others if choice.index else mine).append(choice)
         if others:
             content = any(not is_bare(choice.delta) for choice in others)
             self.tokens += content
@@ -369,7 +369,8 @@ class ChatReader(ChunkReader):
         return ChatCompletionChunk.construct(**body)
 
     def _json(self, data: bytes) -> dict[str, Any] | None:
-        body = json_object(data)
+        # Of one choice, the text beside its error comes first.
+        body = json_object(data, in_choices=self._choices > 1)
         self.done = body is None
         return body
 

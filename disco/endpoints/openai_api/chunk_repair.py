@@ -54,8 +54,10 @@ class ServerReportedError(Exception):
         self.event = event
 
 
-def json_object(data: bytes) -> dict[str, Any] | None:
+def json_object(data: bytes, *, in_choices: bool = True) -> dict[str, Any] | None:
     """Return data as a JSON object, which is empty for `null`; None for `[DONE]`.
+
+    `in_choices`: an error in a choice is raised, too.
 
     Raises:
         MalformedChunkError: it is no JSON object.
@@ -70,7 +72,7 @@ def json_object(data: bytes) -> dict[str, Any] | None:
         if is_error:
             raise ServerReportedError(data.decode("utf-8", "replace")) from None
         raise MalformedChunkError("data that is not JSON") from error
-    reported = reported_error(body)
+    reported = reported_error(body, in_choices=in_choices)
     if reported is None and isinstance(body, dict) and body.get("detail") and "choices" not in body:
         reported = {"message": body["detail"], **body}  # FastAPI, where it is no answer's beginning
     if is_error or reported is not None:
@@ -82,7 +84,7 @@ def json_object(data: bytes) -> dict[str, Any] | None:
     return body
 
 
-def reported_error(body: object) -> object:
+def reported_error(body: object, *, in_choices: bool = True) -> object:
     """Return the error that a chunk or a whole body reports; None where it reports none.
 
     As the SDK does, an `error` that is null, empty or false is none. Servers also put it into a choice (OpenRouter),
@@ -102,7 +104,7 @@ def reported_error(body: object) -> object:
         return error if isinstance(error, list) else body
     if "choices" in body:
         choices = body["choices"]
-        listed = choices if isinstance(choices, list) else []
+        listed = choices if isinstance(choices, list) and in_choices else []
         return next(
             (c["error"] for c in listed if isinstance(c, dict) and says_something(c.get("error"))), None
         )
