@@ -6,7 +6,7 @@ from typing import Any
 
 import anyio
 import pytest
-from answers.two_servers import TOOLS, called, told, two
+from answers.two_servers import TOOLS, called, stub, told, two
 from faults.in_memory import SILENCE, Reply, Step
 from scripted_server import chunk, sse
 
@@ -54,3 +54,61 @@ async def test_what_comes_behind_a_silence_stays_behind_what_came_before(
         assert anyio.current_time() - began_at < 4.5 * begun.count(4.0)
         assert sum(endpoint == "server" for endpoint, _ in got.tried) == 1
         assert len(server.requests) <= 4
+
+
+FINE = [NAME, *map(called, ['{"', "ci"])]  # the same half in more pieces
+LONG = [*FINE, 4.0, *in_pieces(ROME[4:], 2)]
+RESTS: dict[str, list[Any]] = {
+    "after half a call": [NAME, called('{"ci'), 4.0, called(ROME[4:])],
+    "after a name": [NAME, 4.0, called(ROME)],
+    "for long": [NAME, called('{"ci'), 20.0, called(ROME[4:])],
+    "twice": [NAME, called('{"ci'), 4.0, called("ty"), 4.0, called(ROME[6:])],
+}
+
+
+@both
+@pytest.mark.parametrize("other", [None, LONG], ids=["alike", "in more pieces"])
+@pytest.mark.parametrize("steps", RESTS.values(), ids=RESTS)
+async def test_a_server_that_is_silent_in_a_call_is_not_given_up_for_half_of_anothers(steps, other, stream):
+    client, server = two(said(*steps), said(*(other or steps)))
+    async with client:
+        began_at = anyio.current_time()
+        got = await told(client, stream=stream, tools=TOOLS)
+        assert (got.calls, got.finish, got.error) == ({0: ROME}, "tool_calls", None)
+        alone_s = sum(step for step in steps if isinstance(step, float))
+        assert anyio.current_time() - began_at <= min(alone_s, 20.0) + 0.2
+        assert len(server.requests) == 2
+
+
+@both
+@pytest.mark.parametrize("finish", ["tool_calls", "stop"])
+async def test_half_a_call_that_is_said_to_be_whole_replaces_nobody(finish, stream):
+    broken = stub(*FINE, called("ty"), finish=finish)
+    client, server = two(said(NAME, called('{"ci'), 4.0, called(ROME[4:])), broken)
+    async with client:
+        got = await told(client, stream=stream, tools=TOOLS)
+        assert (got.calls, got.finish, got.error) == ({0: ROME}, "tool_calls", None)
+        assert {failure for endpoint, failure in got.tried if endpoint == "good"} == {"incomplete"}
+        assert len(server.requests) <= 4
+
+
+@both
+async def test_the_first_whole_call_is_heard(stream):
+    client, server = two(
+        said(NAME, called('{"ci'), 8.0, called(ROME[4:])), said(*FINE, 4.0, called(ROME[4:]))
+    )
+    async with client:
+        began_at = anyio.current_time()
+        got = await told(client, stream=stream, tools=TOOLS)
+        assert (got.calls, got.finish, len(server.requests)) == ({0: ROME}, "tool_calls", 2)
+        assert anyio.current_time() - began_at < 7.5
+        assert [endpoint for endpoint, failure in got.tried if failure is None] == ["good"]
+
+
+@both
+async def test_where_the_silent_server_says_that_half_a_call_is_whole_its_heir_goes_on(stream):
+    client, _ = two(said(NAME, called('{"ci'), 4.0), said(NAME, 2.0, called(ROME)))
+    async with client:
+        got = await told(client, stream=stream, tools=TOOLS)
+        assert (got.calls, got.finish, got.error) == ({0: ROME}, "tool_calls", None)
+        assert got.tried == [("server", "incomplete"), ("good", None)]
