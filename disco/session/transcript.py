@@ -147,8 +147,12 @@ class Transcript:
         return sum(s.tokens for s in self.segments if s.writer is state)
 
     def hand_to(self, writer: AttemptState) -> None:
-        """Make this attempt the writer: a new segment begins at the end of the answer."""
-        self.drop_calls()
+        """Make this attempt the writer, and forget what is held back: its writer has failed."""
+        self._drop_calls()
+        self._goes_on_by(writer)
+
+    def _goes_on_by(self, writer: AttemptState) -> None:
+        """Begin a new segment at the end of the answer."""
         self.writer = writer
         at = self.playback.pushed_chars
         if self.segments and self.segments[-1].start == at and not self.segments[-1].tokens:
@@ -170,10 +174,15 @@ class Transcript:
                 self.generated.tokens.append(tokens)
             if beyond is not None:
                 beyond.append(delta)
-            elif self._held or (delta.kind is _TOOL and self.calls is not None):
-                self._hold(delta, now)
             else:
-                self.push(delta, now)
+                self._put(delta, now)
+
+    def _put(self, delta: Delta, now: float) -> None:
+        """Add one piece to the end of the answer, or to what is held back."""
+        if self._held or (delta.kind is _TOOL and self.calls is not None):
+            self._hold(delta, now)
+        else:
+            self.push(delta, now)
 
     def _hold(self, delta: Delta, now: float) -> None:
         """Keep a call from the reader until it is whole, so that another endpoint can still begin anew."""
@@ -196,10 +205,10 @@ class Transcript:
         """Whether a call is held back."""
         return bool(self._held)
 
-    def drop_calls(self) -> None:
-        """Forget what was held back: its writer has failed."""
+    def _drop_calls(self) -> None:
         if self._held:
-            self._held, self.only_text = [], self._was_only_text
+            self.only_text = self._was_only_text
+        self._held = []
         self.calls = self.calls and Calls()
 
     def _note_turn(self, state: AttemptState) -> None:
@@ -236,10 +245,10 @@ class Transcript:
         """
         for delta in beyond:
             if self._behind and self._behind[0].start <= self.playback.pushed_chars:
-                self.hand_to(self._behind.pop(0).writer)
-            self.push(delta, now)
+                self._goes_on_by(self._behind.pop(0).writer)
+            self._put(delta, now)
         if self.segments[-1].writer is not writer:  # none of the text put back is by this writer
-            self.hand_to(writer)
+            self._goes_on_by(writer)
 
     def release(self, now: float) -> list[Delta]:
         """Return what the reader gets now, and store it as delivered."""
@@ -283,11 +292,12 @@ class Transcript:
         self._delivered += texts
 
     def take_back(self, position: int) -> list[Delta]:
-        """Remove unreleased text after `position` from the answer."""
-        taken = self.playback.retract(position)
+        """Remove unreleased text after `position` from the answer, and the call behind it that is held back."""
+        taken, held = self.playback.retract(position), self._held
+        self._drop_calls()
         self._behind = []
         if not taken:
-            return taken
+            return held
         self._text = [self.written[:position]]
         tokens = sum(d.tokens for d in taken)
         self.tokens -= tokens
@@ -301,7 +311,7 @@ class Transcript:
             self._ids = [entry for entry in self._ids if entry[0] <= position]
             if position and (not self._ids or self._ids[-1][0] != position):
                 self._ids = None  # the cut goes through a token
-        return taken
+        return [*taken, *held]
 
     def set_aside(self, position: int) -> Aside:
         """Remove unreleased text after `position` from the answer, so that `put_back` can restore it."""
@@ -316,9 +326,9 @@ class Transcript:
             while left and left[0][0] <= self.playback.pushed_chars:
                 _, writer = left.pop(0)
                 if not self.segments or self.segments[-1].writer is not writer:
-                    self.hand_to(writer)
+                    self._goes_on_by(writer)
                 self.writer = writer
-            self.push(delta, now)
+            self._put(delta, now)
 
     def rewrite(self, writer: AttemptState, text: str, now: float) -> None:
         """Replace the whole answer by this text of its writer's; the reader must have nothing of it."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from disco.errors import ContextLengthError, EndpointFailure, FailureKind, IncompleteAnswerError
-from disco.events import Delta, Ended
-from disco.session.answer_rule import lacking
+from disco.events import Delta, DeltaKind, Ended
+from disco.session.answer_rule import Calls, lacking
 from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState, is_content, is_text
 from disco.session.attempt.token_allowance import has_used_up, was_told_to_stop
 from disco.session.cut_prompt import tokens_read
@@ -78,6 +78,9 @@ class Writing:
             self._attempts.answered_empty(state, now)
         if self.assist is not None and self.assist.ends(state, ended, now, out):
             return
+        if lacks is not None and migration.is_doubt:  # the other of the two goes on
+            self._give_up(state, lacks, ended, now, out)
+            return
         if migration.is_doubt and migration.is_target(state) and is_content(state.held):
             held, state.held = state.held, []
             self._arrived(state, held, now, out)
@@ -132,17 +135,28 @@ class Writing:
     def _lacking(self, state: AttemptState, ended: Ended) -> str | None:
         """Return what the answer lacks that this attempt has ended; None: nothing, or it does not end the answer.
 
-        Where the plan names one endpoint alone, all counts as an answer that the SDK takes for one.
+        Where the plan names one endpoint alone, all counts as an answer that the SDK takes for one. A writer in doubt
+        and an heir that began anew have an answer each.
         """
-        transcript, writer = self._transcript, self._transcript.writer
-        ends = (writer is None or state is writer) and self._migration.moving is None
-        if not ends or transcript.calls is None:
+        transcript, migration = self._transcript, self._migration
+        writes = transcript.writer is None or state is transcript.writer
+        text, calls, has_more = transcript.written, transcript.calls, transcript.has_more or transcript.holds
+        if calls is None:
+            return None
+        if migration.is_doubt and (writes or (migration.is_target(state) and not state.prefix)):
+            apart = migration.beyond if writes else state.held
+            text = (text if writes else "") + "".join(d.text for d in apart if d.kind is DeltaKind.TEXT)
+            has_more = (has_more and writes) or any(d.kind is DeltaKind.TOOL for d in apart)
+            calls = Calls()
+            for delta in apart:
+                calls.read(delta.tool_calls)
+        elif not writes or migration.moving is not None:
             return None
         return lacking(
-            transcript.written,
-            transcript.calls,
+            text,
+            calls,
             ended.finish_reason,
-            has_more=transcript.has_more or transcript.holds or ended.has_content,
+            has_more=has_more or ended.has_content,
             may_be_empty=self._may_be_empty,
         )
 

@@ -3,7 +3,8 @@
 Before the first content this is a hedge, one more start in the race. In mid-answer it is an heir: it reads the prompt
 and the last good prefix like the target of a migration, and whoever writes first goes on. If that is the heir, the
 writer has failed (stalled). If it is the writer, the heir was not needed. An heir that must begin anew, because nobody
-can go on and the reader has nothing yet, replaces the writer only once it has written more.
+can go on and the reader has nothing yet, replaces the writer only once it has written more, and no call of it is
+unfinished: the reader would have nothing of that either.
 
 Who may start is whoever could take over if the silent one failed (`FailoverView.beginning`) and does not cool down.
 """
@@ -19,6 +20,7 @@ from disco.errors import EndpointFailure
 from disco.events import Delta
 from disco.playback import last_word_start
 from disco.request import Prefix
+from disco.session.answer_rule import Calls
 from disco.session.attempt.attempt_state import AttemptState, Role
 from disco.session.effects import Effect
 from disco.session.parts import SessionParts
@@ -78,6 +80,7 @@ class SilenceControl:
         self._false_alarms = 0
         self._heirs = 0
         self._not_before = -inf
+        self._heirs_calls = Calls()
         self._holds = False  # the next piece of the writer in doubt does not end the doubt
         # Who starts only after a long silence: what the preset spares, but nobody who cools down.
         resting = {rest.endpoint for rest in self._plan.deprioritised if not rest.is_spared}
@@ -264,20 +267,24 @@ class SilenceControl:
         beyond = transcript.take_back(cut)
         if beginning is Beginning.GO_ON:
             prefix = transcript.prefix_for(heir, writer.candidate, cut, withheld)
+        self._heirs_calls = Calls()
         state = self._attempts.open(heir.name, Role.HEIR, prefix, now, out)
         unread = self._config.prompt_tokens + prefix.tokens
         self._migration.begin(writer, state, cut, beyond, now, "silence", unread_tokens=unread)
 
     def may_replace(self, target: AttemptState, deltas: list[Delta]) -> bool:
-        """Whether a target that has now written these deltas is to replace its source.
+        """Whether a target that has now written these deltas is to replace its source; call it once for each delta.
 
-        An heir that began anew has first to write more than its source, unless that has failed.
+        An heir that began anew has first to write more than its source, and its calls to be whole, unless the source
+        has failed.
         """
         moving = self._migration.moving
         if moving is None or not moving.is_doubt or target.prefix or not self._migration.source.active:
             return True
+        for delta in deltas:
+            self._heirs_calls.read(delta.tool_calls)
         there = self._transcript.tokens + sum(d.tokens for d in moving.beyond)
-        return sum(d.tokens for d in (*target.held, *deltas)) > there
+        return self._heirs_calls.may_be_shown and sum(d.tokens for d in (*target.held, *deltas)) > there
 
     def came_back(self, now: float, out: list[Effect]) -> None:
         """Let the writer go on, which has written before its heir did.
