@@ -62,6 +62,7 @@ class Request:
         extra_headers, extra_query: passed to the server unchanged; not in the repr, since they may contain secrets.
         timeouts: the clocks of each attempt.
         retries: how often the endpoint was asked before for this answer.
+        is_last: it was asked before, and is not asked again.
         responses: the body of the `/responses` request that the application made, without `stream` and
             `extra_body["disco"]`; None where it made a chat request. The other fields are its translation.
         classes: the complete answers to choose between (see `check_classes`); empty: free text.
@@ -87,6 +88,7 @@ class Request:
     extra_query: Mapping[str, object] | None = field(default=None, repr=False)
     timeouts: Timeouts = field(default_factory=Timeouts)
     retries: int = 0
+    is_last: bool = False
     responses: Mapping[str, Any] | None = field(default=None, repr=False)
     classes: tuple[str, ...] = field(default=(), repr=False)
     cap: int | None = None
