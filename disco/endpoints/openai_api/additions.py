@@ -148,7 +148,7 @@ class Addition(Protocol):
         ...
 
     def answered(self, call: Call) -> None:
-        """Learn from a complete answer, which has content; `call`: as it was answered."""
+        """Learn from a complete answer; `call`: as it was answered."""
         ...
 
 

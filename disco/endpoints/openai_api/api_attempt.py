@@ -154,11 +154,6 @@ class ServerAttempt(Attempt):
             for status in (200, 0) if answer.is_at_end else (0,):
                 if await self._asks_again(answer, Refusal(status, says_nothing=True), why):
                     return await self._open()
-        elif reader.finish_reason == "stop" and not reader.tokens:
-            # A server that can only answer as a whole may end its stream at once.
-            why = error_mapping.incomplete(asked.name)
-            if await self._asks_again(answer, Refusal(0, says_nothing=True), why):
-                return await self._open()
         return self._end(answer)
 
     async def _open(self) -> Started | Alive:
@@ -203,7 +198,7 @@ class ServerAttempt(Attempt):
         if spliced is not None and (deltas := spliced.end()):
             return deltas
         self._ended = self._stopped = True
-        if reader.tokens and asked.call is not None:
+        if asked.call is not None:
             for addition in asked.additions:
                 addition.answered(asked.call)
         if asked.limit is not None:

@@ -321,13 +321,3 @@ async def test_a_whole_answer_says_nothing_of_the_usage_in_streams():
         with pytest.raises(openai.BadRequestError):
             await create(one, stream=True)
     assert ["stream_options" in body for body in server.requests] == [True, False, True, False]
-
-
-async def test_an_answer_that_is_empty_both_ways_is_empty_and_teaches_nothing():
-    empty = {**SAID, "choices": [{**SAID["choices"][0], "message": {"role": "assistant", "content": ""}}]}
-    whole = Reply([json.dumps(empty).encode()], headers=DOCUMENT)
-    server = MemoryServer(lambda asked: spoken([]) if asked.get("stream") else whole)
-    async with client(server, budget=BUDGET) as one:
-        for _ in range(3):
-            assert not (await create(one)).choices[0].message.content
-    assert [bool(body.get("stream")) for body in server.requests] == [True, False] * 3
