@@ -63,6 +63,7 @@ class Request:
         timeouts: the clocks of each attempt.
         retries: how often the endpoint was asked before for this answer.
         first_connect_s: the same for the first connection to each endpoint, s; None: as `timeouts` say.
+        is_last: it was asked before, and is not asked again.
         responses: the body of the `/responses` request that the application made, without `stream` and
             `extra_body["disco"]`; None where it made a chat request. The other fields are its translation.
         classes: the complete answers to choose between (see `check_classes`); empty: free text.
@@ -89,6 +90,7 @@ class Request:
     timeouts: Timeouts = field(default_factory=Timeouts)
     retries: int = 0
     first_connect_s: float | None = None
+    is_last: bool = False
     responses: Mapping[str, Any] | None = field(default=None, repr=False)
     classes: tuple[str, ...] = field(default=(), repr=False)
     cap: int | None = None

@@ -6,8 +6,10 @@ A refusal of what the application asked for itself is the application's.
 
 A refusal is recognised by what the error names. Where it says nothing at all ("Bad request"), the request is sent once
 more without each addition in turn. So an addition costs at most one more request, and is left out of later requests
-for the model once a request without it was answered. A status of 500, or a stream in which nothing can be read, may
-have any other cause: then only the first try of a request is sent again, once, and the second time teaches.
+for the model once a request without it was answered. What may have any other cause - a status of 500, a stream in which
+nothing can be read, words at a status that blames no request - is a doubt: only the first try of a request to a server
+that is not known to take the addition is sent again, once, and the second time teaches. All other failures are left to
+the session, and the last try of a request goes without what disco adds, where the server is not known to take it.
 """
 
 from __future__ import annotations
@@ -81,12 +83,15 @@ class Refusal:
     def of(cls, error: openai.APIStatusError) -> Refusal:
         """Return the refusal that an error stands for."""
         status, kind = error.status_code, kind_of(error)
-        said = _said(error)
-        blames = status in _REFUSED and kind not in (FailureKind.CONTEXT_LENGTH, FailureKind.CONTENT_FILTER)
+        if kind in _OF_THE_PROMPT:
+            return cls(status)
+        said = f"{error} {_words(error.body)}".lower()
         is_vague = status in _VAGUE and kind in (FailureKind.BAD_REQUEST, FailureKind.SERVER)
         is_vague = is_vague and error.response.headers.get("x-should-retry") != "false"
         says_nothing = status == _UNCLEAR or _EMPTY_WORDS.issuperset(_WORD.findall(said))
-        return cls(status, said, blames, is_vague and says_nothing)
+        if status in _OF_THE_FORMAT:
+            said += " streaming"
+        return cls(status, said, status in _REFUSED, is_vague and says_nothing)
 
     @classmethod
     def within(cls, error: Exception, response: httpx2.Response) -> Refusal:
@@ -94,21 +99,25 @@ class Refusal:
         if not isinstance(error, ServerReportedError):
             return cls(_UNREADABLE, says_nothing=True)
         reported = stream_error(error.body, response.request)
-        is_of_request = kind_of(reported) in (FailureKind.BAD_REQUEST, FailureKind.UNSERVED)
-        return cls(400, _said(reported), is_of_request)
+        kind = kind_of(reported)
+        # The SDK's own words for an error without words speak of streaming.
+        return cls(400, "" if kind in _OF_THE_PROMPT else _words(error.body), kind in _OF_THE_REQUEST)
 
 
-def _said(error: openai.APIError) -> str:
-    return f"{error} {json.dumps(error.body, default=str)}".lower()
+def _words(body: object) -> str:
+    return json.dumps(body, default=str, ensure_ascii=False).lower()
 
 
+_OF_THE_PROMPT: Final = (FailureKind.CONTEXT_LENGTH, FailureKind.CONTENT_FILTER)
+_OF_THE_REQUEST: Final = (FailureKind.BAD_REQUEST, FailureKind.UNSERVED)
 _REFUSED: Final = (400, 403, 404, 405, 422, 501)
+_OF_THE_FORMAT: Final = (406, 415)  # of the answer; only a stream has another
 _UNCLEAR: Final = 500  # which may have any other cause
 _UNREADABLE: Final = 0
 _DOUBTFUL: Final = (_UNCLEAR, 200, _UNREADABLE)
 _VAGUE: Final = (400, 422, 500, 501)
 _WORD: Final = re.compile(r"[a-z]+")
-# Only what is said in no other words says nothing. A word that may be meant of one field is not among them.
+# Only what is said in no other words of English says nothing. A word that may be meant of one field is not among them.
 _EMPTY_WORDS: Final = frozenset(
     word
     for line in (
@@ -138,8 +147,8 @@ class Addition(Protocol):
         """
         ...
 
-    def answered(self) -> None:
-        """Learn from a complete answer."""
+    def answered(self, call: Call) -> None:
+        """Learn from a complete answer; `call`: as it was answered."""
         ...
 
 
@@ -160,23 +169,26 @@ class StreamAdditions:
         options = request.params.get("stream_options")
         own = dict(options) if isinstance(options, Mapping) else {}
         made = []
-        is_first = not (request.retries or continues)
-        doubts: tuple[int, ...]
+        is_first, is_last = not (request.retries or continues), request.is_last and not continues
         if not request.counts:
-            doubts = _DOUBTFUL[:1] if is_first and request.streams else ()
-            made.append(_StreamAddition("stream_options", own, key, self._takes, doubts))
+            doubts = _DOUBTFUL[:1] if request.streams else ()
+            made.append(_StreamAddition("stream_options", own, key, self._takes, doubts, is_first=is_first))
         if not request.streams:
-            doubts = _DOUBTFUL if is_first else ()
-            made.append(_StreamAddition("stream", {}, key, self._takes, doubts))
+            made.append(_StreamAddition("stream", {}, key, self._takes, _DOUBTFUL, is_first=is_first))
+        if is_last and made:
+            made[-1].leave_out()
         return made
 
 
+_STREAMING: Final = r"\bstreaming\b|\bsse\b|\u6d41\u5f0f"  # in Chinese
 _NAMES_OF: Final = {
     "stream_options": re.compile(
         r"stream[_ -]?options?|include[_ ]?usage|usage (?:in|for|of) (?:a |the )?stream"
     ),
-    "stream": re.compile(r"\bstream(?:ing|ed)?\b"),
+    "stream": re.compile(rf"\bstream(?:ed)?\b|{_STREAMING}"),
 }
+# Where the request is not blamed, "stream" may be the one that broke.
+_DOUBTED_NAMES_OF: Final = {**_NAMES_OF, "stream": re.compile(_STREAMING)}
 _SAID_WITHIN: Final = 600  # characters of an error, its fields included; what follows may quote the request
 
 
@@ -189,9 +201,10 @@ class _StreamAddition:
         key: base_url and model.
         takes: whether models take the fields, as far as it is known.
         doubts: statuses that may have another cause, by which it is left out all the same.
+        is_first: whether this is the first try; at no other one is it left out by a doubt.
     """
 
-    __slots__ = ("_doubts", "_is_guess", "_is_left_out", "_key", "_name", "_own", "_takes")
+    __slots__ = ("_doubts", "_is_first", "_is_guess", "_is_left_out", "_key", "_name", "_own", "_takes")
 
     def __init__(
         self,
@@ -200,25 +213,36 @@ class _StreamAddition:
         key: Key,
         takes: Recent[tuple[Key, str], bool | None],
         doubts: tuple[int, ...],
+        *,
+        is_first: bool,
     ) -> None:
-        self._name, self._own, self._key, self._takes, self._doubts = name, own, (key, name), takes, doubts
+        self._name, self._own, self._key, self._takes = name, own, (key, name), takes
+        self._is_first, self._doubts = is_first, doubts
         self._is_left_out = takes.get(self._key) is False
         self._is_guess = False
 
     def without(self, call: Call, refusal: Refusal, *, guesses: bool) -> Call | None:
         if self._is_left_out or self._name not in call.body:
             return None
-        is_doubt = refusal.status in _DOUBTFUL
+        is_open = not self._takes.get(self._key)
         if guesses:
-            is_open = not self._takes.get(self._key) and (not is_doubt or refusal.status in self._doubts)
-            refuses = is_open and refusal.says_nothing
+            is_doubt = refusal.status in _DOUBTFUL
+            may_doubt = self._is_first and refusal.status in self._doubts
+            refuses = is_open and (may_doubt or not is_doubt) and refusal.says_nothing
         else:
-            named = _NAMES_OF[self._name].search(refusal.said[:_SAID_WITHIN])
-            refuses = refusal.is_of_request and named is not None
+            is_doubt = not refusal.is_of_request
+            names = (_DOUBTED_NAMES_OF if is_doubt else _NAMES_OF)[self._name]
+            named = names.search(refusal.said[:_SAID_WITHIN])
+            refuses = named is not None and (not is_doubt or (is_open and self._is_first))
         if not refuses:
             return None
         self._is_left_out, self._is_guess = True, is_doubt
         return self.left_out_of(call)
+
+    def leave_out(self) -> None:
+        """Leave it out from the beginning, unless the server is known to take it."""
+        if not (self._is_left_out or self._takes.get(self._key)):
+            self._is_left_out = self._is_guess = True
 
     def left_out_of(self, call: Call) -> Call:
         """Return the call as the server takes it, as far as that is known."""
@@ -232,8 +256,10 @@ class _StreamAddition:
         otherwise = None if call.otherwise is None else self.left_out_of(call.otherwise)
         return replace(call, body=body, otherwise=otherwise)
 
-    def answered(self) -> None:
+    def answered(self, call: Call) -> None:
         takes: bool | None = not self._is_left_out
+        if takes and self._name not in call.body:
+            return  # it went with `stream`, of which it says nothing
         if self._is_guess and self._key not in self._takes:
             takes = None
         if self._takes.get(self._key, self) is not takes:
@@ -286,7 +312,7 @@ class LogprobsRequest:
         self.refusal = status
         return replace(call, body={n: value for n, value in call.body.items() if n not in _OF_LOGPROBS})
 
-    def answered(self) -> None:
+    def answered(self, call: Call) -> None:  # noqa: ARG002 - the protocol's
         self.note(self.refusal)
 
 
@@ -411,7 +437,7 @@ class AnswerLimit:
             body[other] = self.tokens
         return replace(call, body=body)
 
-    def answered(self) -> None:
+    def answered(self, call: Call) -> None:
         pass
 
     def read(self, deltas: list[Delta]) -> None:

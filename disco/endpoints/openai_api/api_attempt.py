@@ -198,8 +198,9 @@ class ServerAttempt(Attempt):
         if spliced is not None and (deltas := spliced.end()):
             return deltas
         self._ended = self._stopped = True
-        for addition in asked.additions:
-            addition.answered()
+        if asked.call is not None:
+            for addition in asked.additions:
+                addition.answered(asked.call)
         if asked.limit is not None:
             asked.limit.ended(reader.finish_reason)
         usage = None if reader.usage is None else self.usage

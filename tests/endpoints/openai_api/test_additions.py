@@ -254,3 +254,70 @@ async def test_a_server_that_fails_is_asked_once_more_than_usual():
 async def test_another_endpoint_streams_where_one_refuses_to(what):
     async with of(refusing(what), "backup") as one:
         assert await text_of(await create(one, stream=True)) == "from the backup"
+
+
+# What a server gives for streams, of which the session asks again: nothing there says that a whole answer would come.
+FAILING: dict[str, Reply | Exception] = {
+    "502": refusal(502, b"bad gateway"),
+    "504": refusal(504, b"upstream request timeout"),
+    "reset behind the head": Reply([httpx2.ReadError("")]),
+    "cut in the text": Reply([event(json.dumps(chunk("The ")).encode()), httpx2.ReadError("")]),
+    "an error of the server's": Reply([event(json.dumps(error("internal", code=500)).encode())]),
+}
+
+TRIES: dict[str, Any] = {"budget": BUDGET, "max_retries": 2, "continuation": "none"}
+
+
+@pytest.mark.parametrize("what", FAILING)
+async def test_the_last_try_asks_for_a_whole_answer(what):
+    server = MemoryServer(lambda asked: FAILING[what] if asked.get("stream") else WHOLE)
+    async with client(server, **TRIES) as one:
+        counts = []
+        for _ in range(3):
+            before = len(server.requests)
+            answer = await create(one)
+            assert answer.choices[0].message.content == "The sea is wide."
+            counts.append(len(server.requests) - before)
+    assert counts == [3, 3, 1]  # the second time teaches
+
+
+@pytest.mark.parametrize("what", FAILING)
+async def test_another_endpoint_goes_before_the_last_try(what):
+    server = MemoryServer(lambda asked: FAILING[what] if asked.get("stream") else WHOLE)
+    async with of(server, "backup") as one:
+        assert (await create(one)).choices[0].message.content == "from the backup"
+    assert len(server.requests) == 2
+
+
+async def test_a_server_that_streams_is_asked_for_streams_to_the_last():
+    server = MemoryServer(STREAMED, refusal(502, b""))
+    async with client(server, **TRIES) as one:
+        await create(one)
+        with pytest.raises(openai.InternalServerError):
+            await create(one)
+    assert len(server.requests) == 4
+    assert all(body["stream"] and body["stream_options"] for body in server.requests)
+
+
+async def test_words_of_another_cause_leave_nothing_out_but_at_the_last_try():
+    for said in ("stream disconnected before completion", "upstream error: stream reset"):
+        server = MemoryServer(refusal(503, error(said)))
+        async with client(server, **TRIES) as one:
+            with pytest.raises(openai.InternalServerError):
+                await create(one)
+        assert [body.get("stream") for body in server.requests] == [True, True, None]
+
+
+async def test_a_whole_answer_says_nothing_of_the_usage_in_streams():
+    def reply(asked: Any) -> Reply:
+        if not asked.get("stream"):
+            return WHOLE
+        is_odd = "stream_options" in asked and len(server.requests) > 2
+        return refusal(400, b"") if is_odd else refusal(400, error("Streaming is not supported."))
+
+    server = MemoryServer(reply)
+    async with client(server, budget=BUDGET) as one:
+        await create(one)
+        with pytest.raises(openai.BadRequestError):
+            await create(one, stream=True)
+    assert ["stream_options" in body for body in server.requests] == [True, False, True, False]

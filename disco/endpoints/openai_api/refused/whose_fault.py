@@ -113,7 +113,9 @@ _UNFIT_WORDS: Final = re.compile(
     # Streams are refused to all; whoever else is asked may have them.
     r"|\bstream(?:ing|s)?[\"'`]?(?: \w+)? (?:is|are) (?:\w+ )?(?:not |un)(?:yet )?"
     r"(?:supported|implemented|available|enabled|allowed|permitted)"
-    r"|\bnot (?:yet )?(?:support|allow) (?:\w+ )?stream(?:ing|s)?\b|\b(?:cannot|not) be streamed\b",
+    r"|\bnot (?:yet )?(?:support|allow) (?:\w+ )?stream(?:ing|s)?\b|\b(?:cannot|not) be streamed\b"
+    r"|\b(?:sse|event-stream)[\"'`]? (?:is|are) (?:not |un)(?:supported|available|enabled|allowed)"
+    r"|\bset [\"'`]?stream[\"'`]? ?(?:=|:|to) ?false\b|\u4e0d\u652f\u6301\u6d41\u5f0f",  # "streams: not supported"
     re.IGNORECASE,
 )
 _FLAGGED_WORDS: Final = re.compile(r"\bflagged\b|\bmoderation\b", re.IGNORECASE)  # OpenRouter, with 403
