@@ -111,7 +111,8 @@ class _Part:
     """One choice so far."""
 
     def __init__(self) -> None:
-        self.texts: list[str] = []
+        self.texts: list[Any] = []  # or lists of parts, such as images
+        self._has_parts = False
         self.finish_reason: Any = None
         self._role: Any = None
         self._message: dict[str, Any] = {}
@@ -125,6 +126,9 @@ class _Part:
         self._role = self._role or delta.role
         if isinstance(delta.content, str):
             self.texts.append(delta.content)
+        elif delta.content:
+            self.texts.append(delta.content)
+            self._has_parts = True
         extra = delta.model_extra or {}
         if extra or not delta.model_fields_set <= _TEXT_FIELDS:
             if delta.model_fields_set - extra.keys() <= _TEXT_FIELDS:
@@ -151,7 +155,11 @@ class _Part:
             accumulate(self._message, {name: "".join(pieces)})
         fields: dict[str, Any] = {
             "role": self._role or "assistant",
-            "content": "".join(self.texts) if self.texts else None,
+            "content": _joined(self.texts)
+            if self._has_parts
+            else "".join(self.texts)
+            if self.texts
+            else None,
         }
         for call in _dicts(self._message.get("tool_calls")):
             call.pop("index", None)
@@ -168,6 +176,18 @@ class _Part:
         self._beside.pop("message", None)  # some servers repeat the whole message so far beside the delta
         _add(made, self._beside)
         return made
+
+
+def _joined(contents: list[Any]) -> list[Any]:
+    """Return the parts of a content that came in texts and lists of parts."""
+    parts: list[Any] = []
+    for is_text, run in groupby(contents, lambda content: isinstance(content, str)):
+        if is_text:
+            parts += [{"type": "text", "text": text}] if (text := "".join(run)) else []
+        else:
+            for content in run:
+                parts += content if isinstance(content, list) else [content]
+    return parts
 
 
 # Told of one thing again and again, and never in pieces.

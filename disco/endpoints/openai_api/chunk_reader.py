@@ -140,7 +140,16 @@ class ChatReader(ChunkReader):
 
     # Mutable: all attributes, by `read`.
     __slots__ = (
-        *("_calls", "_choices", "_classes", "_finished", "_hides_logprobs", "_others", "_places"),
+        *(
+            "_calls",
+            "_choices",
+            "_classes",
+            "_finished",
+            "_hides_logprobs",
+            "_in_messages",
+            "_others",
+            "_places",
+        ),
         *("_template", "_template_made_at", "_templates_left"),
     )
 
@@ -152,6 +161,7 @@ class ChatReader(ChunkReader):
         self._choices = choices
         self._hides_logprobs = hides_logprobs
         self._calls = CallPieces()
+        self._in_messages = False  # each chunk has a message in place of its delta
         self._places: dict[int, int] = {}  # the server's index of a choice: its place among them
         self._others: list[Delta] = []  # those of other choices, to be passed on after the answer's
         self._finished: set[int] = set()  # the choices that have a reason
@@ -229,7 +239,12 @@ class ChatReader(ChunkReader):
             text = delta.content
             extra = delta.__pydantic_extra__
             # Servers that can reason send `"reasoning_content": null` beside every piece of text.
-            if text and delta.tool_calls is None and not (extra and any(extra.values())):
+            if (
+                text
+                and type(text) is str
+                and delta.tool_calls is None
+                and not (extra and any(extra.values()))
+            ):
                 self.tokens += 1
                 deltas.append(Delta(text, 1, _TEXT, None, chunk))
                 if self._templates_left:
@@ -358,7 +373,9 @@ class ChatReader(ChunkReader):
         if not isinstance(choices, list) and not isinstance(body.get("usage"), dict):
             return None  # another kind of event, such as a ping
         listed = [choice for choice in choices or [] if isinstance(choice, dict)]
-        if not self.tokens and all(map(_ends, listed)):  # else it repeats what has come (MiniMax)
+        if not self.tokens:
+            self._in_messages = not all(map(_ends, listed)) and any(map(_has_message, listed))
+        if not self.tokens or self._in_messages:  # else a message repeats what has come (MiniMax)
             listed = list(map(as_chunk, listed))
         body["choices"] = [mended_choice(choice, index, self._halves) for index, choice in enumerate(listed)]
         for name, default in (("id", ""), ("created", 0), ("model", "")):
@@ -375,6 +392,11 @@ class ChatReader(ChunkReader):
 
 def _ends(choice: dict[str, Any]) -> bool:
     return reason_in(choice.get("finish_reason")) is not None
+
+
+def _has_message(choice: dict[str, Any]) -> bool:
+    message = choice.get("message")
+    return isinstance(message, dict) and any(value for name, value in message.items() if name != "role")
 
 
 def _reason_of_calls(chunk: ChatCompletionChunk) -> str | None:
