@@ -12,6 +12,7 @@ from openai.types.chat import ChatCompletionChunk, ChatCompletionMessage
 from openai.types.chat.chat_completion import Choice, ChoiceLogprobs
 
 from disco.client.chat.chat_chunks import ChatChunks, RoutedChatCompletion, like, with_route
+from disco.endpoints.openai_api.call_pieces import whole_arguments
 from disco.endpoints.openai_api.chunk_template import ChunkTemplate, TemplateChunk
 from disco.events import Delta, DeltaKind
 
@@ -163,6 +164,9 @@ class _Part:
         }
         for call in _dicts(self._message.get("tool_calls")):
             call.pop("index", None)
+            function = call.get("function")
+            if isinstance(function, dict) and isinstance(arguments := function.get("arguments"), str):
+                function["arguments"] = whole_arguments(arguments)
         message = (
             ChatCompletionMessage.construct(**fields, **self._message)
             if self._message
@@ -230,8 +234,14 @@ def _copied(value: Any) -> Any:
 
 
 def _add_entries(entries: list[Any], new: list[Any]) -> None:
-    """Add pieces of entries to a list; what has no index is an entry of its own."""
+    """Add pieces of entries to a list; what has no index is an entry of its own, but a thought without its signature.
+
+    LiteLLM gives Anthropic's thoughts so: the last piece has the signature.
+    """
     for piece in new:
+        if entries and _goes_on(entries[-1], piece):
+            accumulate(entries[-1], piece)
+            continue
         index = piece.get("index") if isinstance(piece, dict) else None
         # Only the last ones are written at a time, and a list may be long.
         for entry in entries[: -_AT_A_TIME - 1 : -1] if type(index) is int else ():
@@ -243,6 +253,14 @@ def _add_entries(entries: list[Any], new: list[Any]) -> None:
 
 
 _AT_A_TIME = 64
+
+
+def _goes_on(entry: Any, piece: Any) -> bool:
+    """Return whether a piece goes on with a thought that awaits its signature."""
+    if not (isinstance(entry, dict) and isinstance(piece, dict)) or "index" in piece:
+        return False
+    are_thoughts = isinstance(entry.get("thinking"), str) and isinstance(piece.get("thinking"), str)
+    return are_thoughts and not entry.get("signature") and not _differ(entry, piece)
 
 
 def _differ(entry: dict[str, Any], piece: dict[str, Any]) -> bool:

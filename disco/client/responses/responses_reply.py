@@ -17,6 +17,7 @@ from openai.types.responses import ResponseTextDeltaEvent
 from disco.client.chat.answer_stream import answer_usage, finish_reason, last_chunk
 from disco.client.live_driver import LiveSession
 from disco.client.responses.responses_request import OWN_ITEM, RESPONSE_ID
+from disco.endpoints.openai_api.call_pieces import whole_arguments
 from disco.endpoints.openai_api.chunk_repair import text_beside_parts
 from disco.endpoints.openai_api.chunk_template import remade
 from disco.endpoints.openai_api.error_mapping import FAILED_EVENT
@@ -291,6 +292,7 @@ class ResponsesEncoder:
         if kind == "message":
             self._close_part()
         elif kind == "function_call":
+            text = whole_arguments(text)
             item["arguments"] = text
             self._emit_here("response.function_call_arguments.done", name=item.get("name"), arguments=text)
         elif kind == "reasoning" and self._text:

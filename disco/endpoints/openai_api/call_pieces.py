@@ -8,7 +8,7 @@ from typing import Any
 
 from openai.types.chat.chat_completion_chunk import ChoiceDeltaToolCall
 
-__all__ = ["CallPieces", "is_one_that_goes_on"]
+__all__ = ["CallPieces", "is_one_that_goes_on", "whole_arguments"]
 
 
 @dataclass(slots=True)
@@ -111,6 +111,13 @@ def is_one_that_goes_on(pieces: object) -> bool:
     return isinstance(pieces[0], ChoiceDeltaToolCall) and _only_goes_on(pieces[0])
 
 
+def whole_arguments(text: str) -> str:
+    """Return a call's arguments without the empty object that some servers begin them with."""
+    begun = text.lstrip()
+    behind = begun.removeprefix("{}").strip()
+    return behind if begun.startswith("{}") and _is_object(behind) else text
+
+
 def _only_goes_on(piece: ChoiceDeltaToolCall) -> bool:
     """Return whether a piece has nothing but an index and arguments."""
     of_function = getattr(piece.function, "model_fields_set", None)
@@ -142,7 +149,10 @@ def _is_whole(call: _Call) -> bool:
     """Return whether the arguments so far are a whole object, which nothing can continue."""
     if call.size > _MOST_READ:
         return False
-    text = "".join(call.arguments).strip()
+    return _is_object("".join(call.arguments).strip())
+
+
+def _is_object(text: str) -> bool:
     if not (text.startswith("{") and text.endswith("}")):
         return False
     try:

@@ -370,7 +370,7 @@ def _tool_calls(delta: Any) -> tuple[ToolCallDelta, ...]:
 
 def _call_piece(index: int, function: Any, call: Any) -> ToolCallDelta:
     given = (getattr(function, "arguments", None), getattr(call, "id", None), getattr(function, "name", None))
-    if given[0] and isinstance(given[0], dict):
+    if isinstance(given[0], dict | list):
         given = (json.dumps(given[0]), *given[1:])
     arguments, call_id, name = (value if isinstance(value, str) else None for value in given)
     return ToolCallDelta(index, arguments or "", call_id, name)
