@@ -24,6 +24,7 @@ from disco.endpoints.openai_api.chunk_repair import (
     as_chunk,
     divided,
     finish_only,
+    has_notes,
     is_bare,
     json_object,
     log_probabilities,
@@ -58,6 +59,7 @@ class ChunkReader:
             the first chunk with content, or one that more content follows, shows nothing.
         finish_raw: the chunk with the finish reason, where the application may see it.
         ends_with_content: whether `finish_raw` has content that no delta had.
+        has_notes: whether a chunk without content had fields of a provider's own.
         usage: the server's count.
         tokens: this reader's own count.
         broken: the error in the data behind the deltas that `read` returned last.
@@ -66,7 +68,7 @@ class ChunkReader:
     # Mutable: all attributes, by `read`.
     __slots__ = (
         *("_halves", "_implied", "_tokens_at_end", "broken", "done", "ends_with_content"),
-        *("finish_raw", "finish_reason", "is_sure", "tokens", "usage"),
+        *("finish_raw", "finish_reason", "has_notes", "is_sure", "tokens", "usage"),
     )
 
     def __init__(self) -> None:
@@ -78,6 +80,7 @@ class ChunkReader:
         self.is_sure = False
         self.finish_raw: Any = None
         self.ends_with_content = False
+        self.has_notes = False
         self.usage: Usage | None = None
         self.tokens = 0
         self.broken: MalformedChunkError | ServerReportedError | None = None
@@ -287,6 +290,7 @@ class ChatReader(ChunkReader):
         if chunk.choices[0].delta.tool_calls:
             self._calls.place(chunk.choices[0].delta.tool_calls)
             self._template = None  # it may be of a call that does not go on
+        self.has_notes = self.has_notes or has_notes(chunk.choices[0].delta)
         parts = parts_of(chunk)
         raws = [chunk] if len(parts) == 1 else divided(chunk, [fields for _, fields in parts])
         for (delta, _), raw in zip(parts, raws, strict=True):
@@ -317,6 +321,7 @@ class ChatReader(ChunkReader):
         """Read a chunk with a finish reason. What else it holds is passed on without the reason."""
         before, is_first = self.tokens, self.finish_reason is None
         if is_bare(chunk.choices[0].delta):
+            self.has_notes = self.has_notes or has_notes(chunk.choices[0].delta)
             if is_first:
                 self.finish_raw = chunk
             else:

@@ -21,6 +21,7 @@ __all__ = [
     "divided",
     "document_as_event",
     "finish_only",
+    "has_notes",
     "is_bare",
     "json_object",
     "log_probabilities",
@@ -337,7 +338,8 @@ def parts_of(chunk: ChatCompletionChunk) -> list[tuple[Delta, tuple[str, ...]]]:
         if text and isinstance(text, str):
             parts.append((Delta(text, 0 if parts else 1, refusal=name == "refusal"), (name,)))
     opaque = tuple(name for name in _OPAQUE if getattr(delta, name, None))
-    if delta.content and not isinstance(delta.content, str):
+    content: Any = delta.content
+    if content and not isinstance(content, str):
         opaque = ("content", *opaque)  # parts that are not only text
     if opaque:
         part = Delta("", 0 if parts else 1, DeltaKind.TOOL, tool_calls=_tool_calls(delta))
@@ -392,6 +394,11 @@ def log_probabilities(values: list[Any]) -> tuple[float, ...] | None:
 
 
 _CONTENT = ("content", "refusal", *_OPAQUE, *_REASONING)
+
+
+def has_notes(delta: Any) -> bool:
+    """Return True for a delta without content that has fields of a provider's own."""
+    return is_bare(delta) and any((delta.model_extra or {}).values())
 
 
 def is_bare(delta: Any) -> bool:
