@@ -142,7 +142,7 @@ def _repeats(piece: ChoiceDeltaToolCall, call: _Call) -> bool:
     name, arguments = getattr(function, "name", None), getattr(function, "arguments", None)
     if not isinstance(arguments, str) or not 0 < call.size <= len(arguments) or name != call.name:
         return False
-    return bool(name) and arguments.startswith("".join(call.arguments))
+    return bool(name) and arguments.lstrip().startswith("{") and arguments.startswith("".join(call.arguments))
 
 
 def _is_whole(call: _Call) -> bool:
