@@ -177,12 +177,14 @@ class Ended:
         usage: what was processed; None where the endpoint does not say.
         raw: the provider's own last event, for details that are passed on; None for none.
         has_content: whether `raw` has content that no delta had, so that an answer without deltas is not empty.
+        has_notes: whether fields of the provider's own came without content; nobody knows whether they are an answer.
     """
 
     finish_reason: str
     usage: Usage | None = None
     raw: Any = None
     has_content: bool = False
+    has_notes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,11 @@ class _Call:
         whole = "".join(self.parts)
         return not self.is_whole and bool(whole.strip()) and not _is_json(whole)
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether something is open where the arguments end."""
+        return self.depth > 0 or self.in_string
+
 
 class Calls:
     """The calls of one answer as their pieces come.
@@ -119,6 +124,11 @@ class Calls:
         """Whether a call is no call although nothing more comes."""
         return any(call.is_broken for _, call in self._calls)
 
+    @property
+    def are_cut(self) -> bool:
+        """Whether a broken call ends within its arguments. Others are in no JSON, which many applications repair."""
+        return any(call.is_broken and call.is_cut for _, call in self._calls)
+
 
 def lacking(
     text: str, calls: Calls | None, finish_reason: str, *, has_more: bool, may_be_empty: bool
@@ -137,7 +147,9 @@ def lacking(
     if finish_reason.lower() in _LIMITS | _FILTERS:
         return None
     if calls is not None and calls.are_broken:
-        return "ended its answer within the arguments of a tool call"
+        if calls.are_cut:
+            return "ended its answer within the arguments of a tool call"
+        return "gave arguments of a tool call that are no JSON"
     if has_more or may_be_empty or text.strip():
         return None
     return "answered without any content"

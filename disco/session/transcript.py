@@ -87,6 +87,7 @@ class Transcript:
         self.writer: AttemptState | None = None
         self.tokens = 0
         self.only_text, self.has_more = True, False
+        self._refuses = False
         self.calls = Calls() if holds_calls else None
         self.dropped = ""
         self._held: list[Delta] = []  # a call that is not whole yet, and all that came behind it
@@ -120,6 +121,11 @@ class Transcript:
     def shown_chars(self) -> int:
         """How many characters of the answer cannot be taken back any more."""
         return self.playback.released_chars if self.streams else 0
+
+    @property
+    def may_be_continued(self) -> bool:
+        """Whether another endpoint could go on with it: it is text, and no refusal."""
+        return self.only_text and not self._refuses
 
     @property
     def nothing_shown(self) -> bool:
@@ -228,6 +234,7 @@ class Transcript:
             self.only_text = False
             self.has_more = self.has_more or delta.kind is _TOOL
             return
+        self._refuses = self._refuses or delta.refusal
         self._text.append(delta.text)
         if self._ids is not None:
             if delta.ids is None:
@@ -350,7 +357,7 @@ class Transcript:
         self.playback = playback_for(self.playback.pace)
         self.segments, self._text, self._ids, self._delivered = [], [], [], []
         self._removed, self._behind = [], []
-        self.tokens, self.only_text, self.has_more = 0, True, False
+        self.tokens, self.only_text, self.has_more, self._refuses = 0, True, False, False
         return Delta("", tokens=0, kind=DeltaKind.RETRACT)
 
     def begin_anew(self) -> None:
@@ -359,7 +366,7 @@ class Transcript:
         self.dropped = max(self.dropped, text, key=len)
         self.take_back(0)
         self._removed = []
-        self._ids, self.only_text, self.has_more = [], True, False
+        self._ids, self.only_text, self.has_more, self._refuses = [], True, False, False
 
     def prefix_for(self, target: Candidate, source: Candidate | None, end: int, withheld: str = "") -> Prefix:
         """Return the answer up to character `end`, as the prefix that `target` continues.

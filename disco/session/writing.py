@@ -161,7 +161,11 @@ class Writing:
         )
 
     def _give_up(self, state: AttemptState, lacks: str, ended: Ended, now: float, out: list[Effect]) -> None:
-        """Let an attempt fail whose answer is none. Thoughts or white space are delivered where nobody has more."""
+        """Let an attempt fail whose answer is none.
+
+        Where nobody has more, thoughts, white space, fields of a provider's own, and calls whose arguments are no JSON
+        are delivered.
+        """
         error = IncompleteAnswerError(
             f"Endpoint {state.candidate.name!r} {lacks} (finish reason {ended.finish_reason!r})."
         )
@@ -169,7 +173,12 @@ class Writing:
         goes_on = self._failover.fail(state, failure, now, out)
         transcript = self._transcript
         is_none = not (transcript.holds or transcript.has_more or transcript.written.strip())
-        if not goes_on and transcript.tokens and is_none:
+        is_odd = transcript.calls is not None and transcript.calls.are_broken and not transcript.calls.are_cut
+        if not goes_on and is_none and ended.has_notes and not transcript.tokens:
+            self._race.commit(state, now, out)
+            self._add(state, state.held, now)
+            self._ending.finish(state, ended.finish_reason, now, out)
+        elif not goes_on and ((transcript.tokens and is_none) or is_odd):
             self._ending.finish(state, ended.finish_reason, now, out)
         else:
             self._ending.unless(goes_on, now, out)

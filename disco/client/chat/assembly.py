@@ -12,6 +12,7 @@ from openai.types.chat import ChatCompletionChunk, ChatCompletionMessage
 from openai.types.chat.chat_completion import Choice, ChoiceLogprobs
 
 from disco.client.chat.chat_chunks import ChatChunks, RoutedChatCompletion, like, with_route
+from disco.endpoints.openai_api.call_pieces import whole_arguments
 from disco.endpoints.openai_api.chunk_template import ChunkTemplate, TemplateChunk
 from disco.events import Delta, DeltaKind
 
@@ -111,7 +112,8 @@ class _Part:
     """One choice so far."""
 
     def __init__(self) -> None:
-        self.texts: list[str] = []
+        self.texts: list[Any] = []  # or lists of parts, such as images
+        self._has_parts = False
         self.finish_reason: Any = None
         self._role: Any = None
         self._message: dict[str, Any] = {}
@@ -125,6 +127,9 @@ class _Part:
         self._role = self._role or delta.role
         if isinstance(delta.content, str):
             self.texts.append(delta.content)
+        elif delta.content:
+            self.texts.append(delta.content)
+            self._has_parts = True
         extra = delta.model_extra or {}
         if extra or not delta.model_fields_set <= _TEXT_FIELDS:
             if delta.model_fields_set - extra.keys() <= _TEXT_FIELDS:
@@ -151,10 +156,17 @@ class _Part:
             accumulate(self._message, {name: "".join(pieces)})
         fields: dict[str, Any] = {
             "role": self._role or "assistant",
-            "content": "".join(self.texts) if self.texts else None,
+            "content": _joined(self.texts)
+            if self._has_parts
+            else "".join(self.texts)
+            if self.texts
+            else None,
         }
         for call in _dicts(self._message.get("tool_calls")):
             call.pop("index", None)
+            function = call.get("function")
+            if isinstance(function, dict) and isinstance(arguments := function.get("arguments"), str):
+                function["arguments"] = whole_arguments(arguments)
         message = (
             ChatCompletionMessage.construct(**fields, **self._message)
             if self._message
@@ -168,6 +180,18 @@ class _Part:
         self._beside.pop("message", None)  # some servers repeat the whole message so far beside the delta
         _add(made, self._beside)
         return made
+
+
+def _joined(contents: list[Any]) -> list[Any]:
+    """Return the parts of a content that came in texts and lists of parts."""
+    parts: list[Any] = []
+    for is_text, run in groupby(contents, lambda content: isinstance(content, str)):
+        if is_text:
+            parts += [{"type": "text", "text": text}] if (text := "".join(run)) else []
+        else:
+            for content in run:
+                parts += content if isinstance(content, list) else [content]
+    return parts
 
 
 # Told of one thing again and again, and never in pieces.
@@ -210,8 +234,14 @@ def _copied(value: Any) -> Any:
 
 
 def _add_entries(entries: list[Any], new: list[Any]) -> None:
-    """Add pieces of entries to a list; what has no index is an entry of its own."""
+    """Add pieces of entries to a list; what has no index is an entry of its own, but a thought without its signature.
+
+    LiteLLM gives Anthropic's thoughts so: the last piece has the signature.
+    """
     for piece in new:
+        if entries and _goes_on(entries[-1], piece):
+            accumulate(entries[-1], piece)
+            continue
         index = piece.get("index") if isinstance(piece, dict) else None
         # Only the last ones are written at a time, and a list may be long.
         for entry in entries[: -_AT_A_TIME - 1 : -1] if type(index) is int else ():
@@ -223,6 +253,14 @@ def _add_entries(entries: list[Any], new: list[Any]) -> None:
 
 
 _AT_A_TIME = 64
+
+
+def _goes_on(entry: Any, piece: Any) -> bool:
+    """Return whether a piece goes on with a thought that awaits its signature."""
+    if not (isinstance(entry, dict) and isinstance(piece, dict)) or "index" in piece:
+        return False
+    are_thoughts = isinstance(entry.get("thinking"), str) and isinstance(piece.get("thinking"), str)
+    return are_thoughts and not entry.get("signature") and not _differ(entry, piece)
 
 
 def _differ(entry: dict[str, Any], piece: dict[str, Any]) -> bool:

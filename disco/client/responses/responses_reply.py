@@ -17,6 +17,8 @@ from openai.types.responses import ResponseTextDeltaEvent
 from disco.client.chat.answer_stream import answer_usage, finish_reason, last_chunk
 from disco.client.live_driver import LiveSession
 from disco.client.responses.responses_request import OWN_ITEM, RESPONSE_ID
+from disco.endpoints.openai_api.call_pieces import whole_arguments
+from disco.endpoints.openai_api.chunk_repair import text_beside_parts
 from disco.endpoints.openai_api.chunk_template import remade
 from disco.endpoints.openai_api.error_mapping import FAILED_EVENT
 from disco.events import Delta, DeltaKind, ToolCallDelta
@@ -207,6 +209,8 @@ class ResponsesEncoder:
         if delta.text:
             empty = _EMPTY_REFUSAL if delta.refusal else _EMPTY_PART
             self._write("message", delta.text, empty, logprobs=delta.logprobs)
+        elif delta.kind is DeltaKind.TOOL and (text := text_beside_parts(delta.raw)):
+            self._write("message", text, _EMPTY_PART)
         if delta.reasoning:
             self._write("reasoning", delta.reasoning)
         for call in delta.tool_calls:
@@ -288,6 +292,7 @@ class ResponsesEncoder:
         if kind == "message":
             self._close_part()
         elif kind == "function_call":
+            text = whole_arguments(text)
             item["arguments"] = text
             self._emit_here("response.function_call_arguments.done", name=item.get("name"), arguments=text)
         elif kind == "reasoning" and self._text:

@@ -204,7 +204,9 @@ class ServerAttempt(Attempt):
         if asked.limit is not None:
             asked.limit.ended(reader.finish_reason)
         usage = None if reader.usage is None else self.usage
-        return Ended(reader.finish_reason, usage, reader.finish_raw, reader.ends_with_content)
+        return Ended(
+            reader.finish_reason, usage, reader.finish_raw, reader.ends_with_content, reader.has_notes
+        )
 
     async def _release(self) -> None:
         answer = self._answer

@@ -8,7 +8,7 @@ from typing import Any
 
 from openai.types.chat.chat_completion_chunk import ChoiceDeltaToolCall
 
-__all__ = ["CallPieces", "is_one_that_goes_on"]
+__all__ = ["CallPieces", "is_one_that_goes_on", "whole_arguments"]
 
 
 @dataclass(slots=True)
@@ -46,20 +46,22 @@ class CallPieces:
     def _place(self, piece: ChoiceDeltaToolCall, unnumbered: int) -> None:
         """`unnumbered`: the call of a piece that has neither index nor id."""
         function: Any = piece.function
-        arguments = getattr(function, "arguments", None)
+        arguments: Any = getattr(function, "arguments", None)
         at = self._by_index.get(piece.index) if type(piece.index) is int else None
         if at is None or at != piece.index or not _only_goes_on(piece):  # most pieces do
             at = self._call_of(piece, unnumbered)
             if at is None:
                 at = len(self._calls)
                 self._calls.append(_Call())
+            if _repeats(piece, self._calls[at]):
+                arguments = function.arguments = arguments[self._calls[at].size :]
             if type(piece.index) is int:
                 self._by_index[piece.index] = at
             piece.index = at
             for model, name in ((piece, "id"), (piece, "type"), (function, "name")):
                 _tell_once(model, name, self._calls[at])
             if self._calls[at].id:
-                self._by_id.setdefault(str(self._calls[at].id), at)
+                self._by_id[str(self._calls[at].id)] = at
         self.go_on(
             at, arguments if isinstance(arguments, str) else json.dumps(arguments) if arguments else ""
         )
@@ -72,25 +74,33 @@ class CallPieces:
     def _call_of(self, piece: ChoiceDeltaToolCall, unnumbered: int) -> int | None:
         """Return the place of a piece's call; None for a new call."""
         index, call_id, function = piece.index, piece.id, piece.function
+        name, arguments = getattr(function, "name", None), getattr(function, "arguments", None)
         is_numbered = type(index) is int
-        at: int | None = unnumbered
-        if is_numbered:
-            at = self._by_index.get(index)
-        elif call_id:
-            at = self._by_id.get(str(call_id))
-        if at is None or not 0 <= at < len(self._calls):
+        named = self._by_id.get(str(call_id)) if call_id else None
+        at = self._by_index.get(index) if is_numbered else named if call_id else unnumbered
+        is_known = at is not None and 0 <= at < len(self._calls)
+        if not is_known:
+            at = named if named is not None or (is_numbered and index >= 0) else len(self._calls) - 1
+        if at is None or at < 0:
             return None
         call = self._calls[at]
-        if call_id and call.id:
-            return at if call_id == call.id else self._by_id.get(str(call_id))
-        name, arguments = getattr(function, "name", None), getattr(function, "arguments", None)
+        if not is_known or (call_id and call.id and call_id != call.id):
+            if is_known and named is not None:
+                return named
+            # Some servers number each piece of a call anew, or give it an id of its own. No call has no name, and none
+            # begins within another one of its index.
+            is_none = not name or (is_numbered and is_known and name == call.name)
+            return at if arguments and is_none and not _is_whole(call) else None
         if not (name and call.name):
             return at
-        # Without an id, a name begins a call, but some servers repeat it in every piece.
-        begins = not isinstance(arguments, str) or arguments.lstrip().startswith("{")
+        # Without an id, a name begins a call, but some servers repeat it, or id and name, in every piece.
         is_other = name != call.name
-        if is_other and not is_numbered:
+        if is_other and not is_numbered and not call_id:
             return None
+        if isinstance(arguments, str):
+            begins = arguments.lstrip().startswith("{") and not (call_id and _repeats(piece, call))
+        else:
+            begins = bool(arguments) or not call_id
         return None if (is_other or begins) and _is_whole(call) else at
 
 
@@ -99,6 +109,13 @@ def is_one_that_goes_on(pieces: object) -> bool:
     if not isinstance(pieces, list) or len(pieces) != 1:
         return False
     return isinstance(pieces[0], ChoiceDeltaToolCall) and _only_goes_on(pieces[0])
+
+
+def whole_arguments(text: str) -> str:
+    """Return a call's arguments without the empty object that some servers begin them with."""
+    begun = text.lstrip()
+    behind = begun.removeprefix("{}").strip()
+    return behind if begun.startswith("{}") and _is_object(behind) else text
 
 
 def _only_goes_on(piece: ChoiceDeltaToolCall) -> bool:
@@ -119,11 +136,23 @@ def _tell_once(model: Any, name: str, call: _Call) -> None:
         model.__pydantic_fields_set__.discard(name)  # not null, which would be a value, too
 
 
+def _repeats(piece: ChoiceDeltaToolCall, call: _Call) -> bool:
+    """Return whether a piece says again all that was told of its call, and perhaps goes on behind it."""
+    function: Any = piece.function
+    name, arguments = getattr(function, "name", None), getattr(function, "arguments", None)
+    if not isinstance(arguments, str) or not 0 < call.size <= len(arguments) or name != call.name:
+        return False
+    return bool(name) and arguments.lstrip().startswith("{") and arguments.startswith("".join(call.arguments))
+
+
 def _is_whole(call: _Call) -> bool:
     """Return whether the arguments so far are a whole object, which nothing can continue."""
     if call.size > _MOST_READ:
         return False
-    text = "".join(call.arguments).strip()
+    return _is_object("".join(call.arguments).strip())
+
+
+def _is_object(text: str) -> bool:
     if not (text.startswith("{") and text.endswith("}")):
         return False
     try:

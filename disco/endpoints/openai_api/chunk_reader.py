@@ -24,6 +24,7 @@ from disco.endpoints.openai_api.chunk_repair import (
     as_chunk,
     divided,
     finish_only,
+    has_notes,
     is_bare,
     json_object,
     log_probabilities,
@@ -59,6 +60,7 @@ class ChunkReader:
             the first chunk with content, or one that more content follows, shows nothing.
         finish_raw: the chunk with the finish reason, where the application may see it.
         ends_with_content: whether `finish_raw` has content that no delta had.
+        has_notes: whether a chunk without content had fields of a provider's own.
         usage: the server's count.
         tokens: this reader's own count.
         broken: the error in the data behind the deltas that `read` returned last.
@@ -67,7 +69,7 @@ class ChunkReader:
     # Mutable: all attributes, by `read`.
     __slots__ = (
         *("_halves", "_implied", "_tokens_at_end", "broken", "done", "ends_with_content"),
-        *("finish_raw", "finish_reason", "is_sure", "tokens", "usage"),
+        *("finish_raw", "finish_reason", "has_notes", "is_sure", "tokens", "usage"),
     )
 
     def __init__(self) -> None:
@@ -79,6 +81,7 @@ class ChunkReader:
         self.is_sure = False
         self.finish_raw: Any = None
         self.ends_with_content = False
+        self.has_notes = False
         self.usage: Usage | None = None
         self.tokens = 0
         self.broken: MalformedChunkError | ServerReportedError | None = None
@@ -141,7 +144,16 @@ class ChatReader(ChunkReader):
 
     # Mutable: all attributes, by `read`.
     __slots__ = (
-        *("_calls", "_choices", "_classes", "_finished", "_hides_logprobs", "_others", "_places"),
+        *(
+            "_calls",
+            "_choices",
+            "_classes",
+            "_finished",
+            "_hides_logprobs",
+            "_in_messages",
+            "_others",
+            "_places",
+        ),
         *("_template", "_template_made_at", "_templates_left"),
     )
 
@@ -153,6 +165,7 @@ class ChatReader(ChunkReader):
         self._choices = choices
         self._hides_logprobs = hides_logprobs
         self._calls = CallPieces()
+        self._in_messages = False  # each chunk has a message in place of its delta
         self._places: dict[int, int] = {}  # the server's index of a choice: its place among them
         self._others: list[Delta] = []  # those of other choices, to be passed on after the answer's
         self._finished: set[int] = set()  # the choices that have a reason
@@ -230,7 +243,12 @@ class ChatReader(ChunkReader):
             text = delta.content
             extra = delta.__pydantic_extra__
             # Servers that can reason send `"reasoning_content": null` beside every piece of text.
-            if text and delta.tool_calls is None and not (extra and any(extra.values())):
+            if (
+                text
+                and type(text) is str
+                and delta.tool_calls is None
+                and not (extra and any(extra.values()))
+            ):
                 self.tokens += 1
                 deltas.append(Delta(text, 1, _TEXT, None, chunk))
                 if self._templates_left:
@@ -273,6 +291,7 @@ class ChatReader(ChunkReader):
         if chunk.choices[0].delta.tool_calls:
             self._calls.place(chunk.choices[0].delta.tool_calls)
             self._template = None  # it may be of a call that does not go on
+        self.has_notes = self.has_notes or has_notes(chunk.choices[0].delta)
         parts = parts_of(chunk)
         raws = [chunk] if len(parts) == 1 else divided(chunk, [fields for _, fields in parts])
         for (delta, _), raw in zip(parts, raws, strict=True):
@@ -303,6 +322,7 @@ class ChatReader(ChunkReader):
         """Read a chunk with a finish reason. What else it holds is passed on without the reason."""
         before, is_first = self.tokens, self.finish_reason is None
         if is_bare(chunk.choices[0].delta):
+            self.has_notes = self.has_notes or has_notes(chunk.choices[0].delta)
             if is_first:
                 self.finish_raw = chunk
             else:
@@ -359,7 +379,9 @@ class ChatReader(ChunkReader):
         if not isinstance(choices, list) and not isinstance(body.get("usage"), dict):
             return None  # another kind of event, such as a ping
         listed = [choice for choice in choices or [] if isinstance(choice, dict)]
-        if not self.tokens and all(map(_ends, listed)):  # else it repeats what has come (MiniMax)
+        if not self.tokens:
+            self._in_messages = not all(map(_ends, listed)) and any(map(_has_message, listed))
+        if not self.tokens or self._in_messages:  # else a message repeats what has come (MiniMax)
             listed = list(map(as_chunk, listed))
         body["choices"] = [mended_choice(choice, index, self._halves) for index, choice in enumerate(listed)]
         for name, default in (("id", ""), ("created", 0), ("model", "")):
@@ -377,6 +399,11 @@ class ChatReader(ChunkReader):
 
 def _ends(choice: dict[str, Any]) -> bool:
     return reason_in(choice.get("finish_reason")) is not None
+
+
+def _has_message(choice: dict[str, Any]) -> bool:
+    message = choice.get("message")
+    return isinstance(message, dict) and any(value for name, value in message.items() if name != "role")
 
 
 def _reason_of_calls(chunk: ChatCompletionChunk) -> str | None:

@@ -21,6 +21,7 @@ __all__ = [
     "divided",
     "document_as_event",
     "finish_only",
+    "has_notes",
     "is_bare",
     "json_object",
     "log_probabilities",
@@ -31,6 +32,7 @@ __all__ = [
     "reason_in",
     "reported_error",
     "says_something",
+    "text_beside_parts",
     "usage_from",
     "without_finish",
 ]
@@ -216,7 +218,9 @@ def mended_choice(choice: dict[str, Any], index: int, halves: Halves) -> dict[st
     delta = choice.get("delta")
     delta = dict(delta) if isinstance(delta, dict) else {}
     content = delta.get("content")
-    if isinstance(content, list | dict):  # typed parts, as in messages
+    if isinstance(content, list | dict) and not _is_text(content):
+        pass  # an image, a reference: as the SDK, hand it on
+    elif isinstance(content, list | dict):  # typed parts, as in messages
         delta["content"] = _text_of(content, "text")
         if (thoughts := _text_of(content, "thinking")) and not any(map(delta.get, _REASONING)):
             delta["reasoning_content"] = thoughts
@@ -232,14 +236,32 @@ def mended_choice(choice: dict[str, Any], index: int, halves: Halves) -> dict[st
     }
 
 
+def _is_text(content: object) -> bool:
+    """Return whether the parts of a content are text and thoughts only, as far as one can know."""
+    if isinstance(content, list):
+        return all(map(_is_text, content))
+    if not isinstance(content, dict) or "text" in content or "thinking" in content:
+        return True
+    return not content or any(word in str(content.get("type", "text")) for word in ("text", "think"))
+
+
 def _text_of(value: object, name: str) -> str:
     """Return the text in a value that should be one: a text, or parts with a text under `name`."""
     if isinstance(value, str):
         return value if name == "text" else ""
     if isinstance(value, dict):
         inner = value.get(name)
+        if inner is None and name == "text":
+            inner = value.get("value") or value.get("content")
         return inner if isinstance(inner, str) else _text_of(inner, "text")
     return "".join(_text_of(part, name) for part in value) if isinstance(value, list) else ""
+
+
+def text_beside_parts(chunk: Any) -> str:
+    """Return the text in a chunk's content where that is parts of which some are no text; empty for any other."""
+    choices = getattr(chunk, "choices", None)
+    content = getattr(getattr(choices[0], "delta", None), "content", None) if choices else None
+    return "" if isinstance(content, str) else _text_of(content, "text")
 
 
 class Halves:
@@ -328,6 +350,9 @@ def parts_of(chunk: ChatCompletionChunk) -> list[tuple[Delta, tuple[str, ...]]]:
         if text and isinstance(text, str):
             parts.append((Delta(text, 0 if parts else 1, refusal=name == "refusal"), (name,)))
     opaque = tuple(name for name in _OPAQUE if getattr(delta, name, None))
+    content: Any = delta.content
+    if content and not isinstance(content, str):
+        opaque = ("content", *opaque)  # parts that are not only text
     if opaque:
         part = Delta("", 0 if parts else 1, DeltaKind.TOOL, tool_calls=_tool_calls(delta))
         parts.append((part, opaque))
@@ -359,7 +384,7 @@ def _tool_calls(delta: Any) -> tuple[ToolCallDelta, ...]:
 
 def _call_piece(index: int, function: Any, call: Any) -> ToolCallDelta:
     given = (getattr(function, "arguments", None), getattr(call, "id", None), getattr(function, "name", None))
-    if isinstance(given[0], dict):
+    if isinstance(given[0], dict | list):
         given = (json.dumps(given[0]), *given[1:])
     arguments, call_id, name = (value if isinstance(value, str) else None for value in given)
     return ToolCallDelta(index, arguments or "", call_id, name)
@@ -381,6 +406,11 @@ def log_probabilities(values: list[Any]) -> tuple[float, ...] | None:
 
 
 _CONTENT = ("content", "refusal", *_OPAQUE, *_REASONING)
+
+
+def has_notes(delta: Any) -> bool:
+    """Return True for a delta without content that has fields of a provider's own."""
+    return is_bare(delta) and any((delta.model_extra or {}).values())
 
 
 def is_bare(delta: Any) -> bool:

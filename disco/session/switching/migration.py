@@ -187,7 +187,7 @@ class MigrationControl:
 
     def consider(self, now: float, out: list[Effect]) -> None:
         """Ask the migration rule: bank text on the verdict BANK, cut the answer and start the target on GO."""
-        if not self._transcript.only_text:
+        if not self._transcript.may_be_continued:
             self.move = None
         if self.move is None or now < self._reconsider_at:
             return
