@@ -77,8 +77,9 @@ async def test_a_stream_closed_by_one_task_ends_for_another_that_reads_it():
             async with anyio.create_task_group() as group:
 
                 async def read() -> None:
-                    async for _ in stream:
-                        pass
+                    with pytest.raises(openai.APIConnectionError, match="closed"):  # as the SDK's
+                        async for _ in stream:
+                            pass
 
                 group.start_soon(read)
                 await anyio.wait_all_tasks_blocked()
