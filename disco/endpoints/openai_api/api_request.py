@@ -68,8 +68,12 @@ class ServerRequest:
 
     @property
     def must_excuse(self) -> bool:
-        """Whether the answer is asked for as a whole, and the session does not know it."""
-        return not self.is_excused and self.call is not None and "stream" not in self.call.body
+        """Whether the answer is asked for as a whole, and the session does not know it.
+
+        The last try has no excuse: the SDK's patience is long enough, and nobody is left who could take over too soon.
+        """
+        may = not (self.is_excused or self.request.is_last)
+        return may and self.call is not None and "stream" not in self.call.body
 
     def amends(self, refusal: Refusal) -> bool:
         """Return whether the server may have refused what disco added to the request; then the call is amended."""
