@@ -1,8 +1,9 @@
 """One answer that takes the SDK's own way to the server, and what is noted of it for its route record.
 
 Nothing of the request or of the answer is changed: the SDK builds the request, retries it, raises its own errors
-and makes its own objects. The route record is written when it is first asked for: most applications never read it,
-and writing it takes longer than everything else here.
+and makes its own objects. Only where it raises Python's errors, about what is no JSON, the reader gets an
+`OpenAIError`. The route record is written when it is first asked for: most applications never read it, and writing it
+takes longer than everything else here.
 """
 
 from __future__ import annotations
