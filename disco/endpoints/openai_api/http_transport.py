@@ -204,24 +204,27 @@ async def in_turns(
     nothing is waited for: without this, neither another task would run, nor a time-out end that.
     """
     now = time.monotonic
+    read = 0  # bytes since the clock was looked at
     try:
-        began = asked_at = now()
+        began = now()
         async for piece in body:
             if wire is not None:
                 wire.received(piece)
-            if asked_at - began > TURN_S:
-                if now() - asked_at < TURN_S:  # else it has waited for the server
+            size = len(piece)
+            read += size
+            if read > _PIECE_BYTES:
+                read = size
+                if now() - began > TURN_S:
                     await anyio.lowlevel.checkpoint()
-                began = now()
-            if len(piece) <= _PIECE_BYTES:
+                    began = now()
+            if size <= _PIECE_BYTES:
                 yield piece
             else:
-                for start in range(0, len(piece), _PIECE_BYTES):
+                for start in range(0, size, _PIECE_BYTES):
                     yield piece[start : start + _PIECE_BYTES]
                     if now() - began > TURN_S:
                         await anyio.lowlevel.checkpoint()
                         began = now()
-            asked_at = now()
         if wire is not None:
             wire.ended()
     except BaseException:
