@@ -109,7 +109,7 @@ def chat_request(
     """Return the request of a `/chat/completions` body; what it says of streams stands beside the parameters.
 
     Raises:
-        NoEndpointError: `messages` or `model` is null, or a field has a wrong type or is out of range; see `check_chat`.
+        NoEndpointError: `messages` or `model` is null; a field has a wrong type or is out of range (`check_chat`).
     """
     params = {k: v for k, v in body.items() if k not in ("messages", "model", "stream", "stream_options")}
     messages, model = body.get("messages"), body.get("model")

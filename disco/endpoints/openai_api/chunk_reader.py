@@ -86,6 +86,11 @@ class ChunkReader:
         self.tokens = 0
         self.broken: MalformedChunkError | ServerReportedError | None = None
 
+    @property
+    def has_content(self) -> bool:
+        """Whether anything of an answer has come."""
+        return bool(self.tokens) or self.ends_with_content or self.has_notes
+
     def read(self, events: list[bytes]) -> list[Delta]:
         """Return the deltas in `events`, in order.
 
