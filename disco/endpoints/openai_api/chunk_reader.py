@@ -183,7 +183,12 @@ class ChatReader(ChunkReader):
         halves = self._halves  # first halves of characters, which belong before the next text
         for data in events:
             template = self._template
-            if template is not None and not halves and (text := template.text(data)) is not None:
+            if (
+                template is not None
+                and not halves
+                and (text := template.text(data)) is not None
+                and not (template.kind is _TOOL and self._calls.come_again(template.call, text))
+            ):
                 self.tokens += 1
                 raw = TemplateChunk(template, data, text)
                 if template.kind is _TEXT:
