@@ -158,7 +158,7 @@ class ServerRequest:
     def failure(self, error: Exception, response: httpx2.Response | None) -> EndpointFailure:
         """Return an error as the failure of an attempt; `response`: what came, if anything."""
         failure = self._failure(error, response)
-        failure.asked_more = self._asked_more(failure, has_begun=response is not None)
+        failure.asked_more = self._asked_more(failure)
         return failure
 
     def _failure(self, error: Exception, response: httpx2.Response | None) -> EndpointFailure:
@@ -189,14 +189,11 @@ class ServerRequest:
             return EndpointFailure(FailureKind.SEAM, failure.error)
         return failure
 
-    def _asked_more(self, failure: EndpointFailure, *, has_begun: bool) -> bool:
-        """Whether a failure may be of what disco added: it may have any cause, and the server has the request.
-
-        A stream that the application has asked for, and that has begun, does not fail of that.
-        """
+    def _asked_more(self, failure: EndpointFailure) -> bool:
+        """Whether a failure may be of the stream behind a whole answer: of any cause, once the request was sent."""
         call = self.call
         is_clear = failure.kind not in _OF_ANY_CAUSE or failure.retry_after_s is not None
-        is_clear = is_clear or (self.request.streams and has_begun)
-        if call is None or self.prefix or is_clear or not self.wire.traffic.bytes_up:
+        is_clear = is_clear or self.request.streams or bool(self.prefix)
+        if call is None or is_clear or not self.wire.traffic.bytes_up:
             return False
         return any(addition.is_doubted_in(call) for addition in self.additions)
