@@ -118,6 +118,11 @@ class Request:
         return self.first_connect_s if is_first else self.timeouts.connect_s
 
     @property
+    def may_be_empty(self) -> bool:
+        """Whether the request itself explains an answer without content: stop strings, or a limit of one token."""
+        return bool(self.params.get("stop")) or self.max_tokens in (0, 1)
+
+    @property
     def max_tokens(self) -> int | None:
         """The answer's length limit in tokens: the application's, under either of its two names, else the cap."""
         for name in ("max_completion_tokens", "max_tokens"):

@@ -200,7 +200,7 @@ def prepare(
         streams=features.stream,
         may_migrate=options.migrate is not False,
         may_continue=features.may_migrate and not chooses,  # a class is chosen as a whole
-        may_be_empty=bool(request.params.get("stop")) or features.max_tokens in (0, 1),
+        may_be_empty=request.may_be_empty,
         pace_tps=None if pace is None else pace.tps,
         timeouts=request.timeouts,
         max_retries=max_retries,

@@ -14,7 +14,7 @@ from typing import Final
 
 from disco.events import ToolCallDelta
 
-__all__ = ["Calls", "lacking"]
+__all__ = ["FAILED", "Calls", "has_failed", "lacking"]
 
 # An answer that ends for one of these reasons may be empty or stop within a call: the model has used up its limit,
 # perhaps on thoughts, or a filter has spoken. In the API's words and in those that servers pass on from other APIs.
@@ -37,6 +37,21 @@ _FILTERS: Final = {
     ),
     *("blocklist", "spii", "language", "sensitive", "guardrail_intervened"),
 }
+# An answer that ends for one of these has failed, and its server passes on what it has. Not Gemini's "OTHER": nobody
+# says of what.
+_FAILURES: Final = {
+    "error",  # Mistral, Cohere, OpenRouter
+    "insufficient_system_resource",  # DeepSeek
+    "network_error",  # Zhipu
+    *("abort", "aborted"),  # vLLM, SGLang; llama.cpp's C++ servers
+    "timeout",  # Cohere
+    *("cancelled", "canceled"),  # gateways; the Responses API's status
+    *(
+        "malformed_function_call",
+        "function_call_filter: malformed_function_call",
+    ),  # Gemini, by its API and OpenAI's
+}
+FAILED: Final = "failed within its answer"
 _MOST_HELD: Final = 2**20  # characters of arguments; a call that is longer is shown as it comes
 _MARKS: Final = re.compile(r'\\.|["\\{}\[\]]', re.DOTALL)
 
@@ -150,9 +165,14 @@ def lacking(
         if calls.are_cut:
             return "ended its answer within the arguments of a tool call"
         return "gave arguments of a tool call that are no JSON"
-    if has_more or may_be_empty or text.strip():
-        return None
-    return "answered without any content"
+    if has_more or text.strip():
+        return FAILED if has_failed(finish_reason) else None
+    return None if may_be_empty else "answered without any content"
+
+
+def has_failed(finish_reason: str) -> bool:
+    """Whether a finish reason says that the answer has failed."""
+    return finish_reason.lower() in _FAILURES
 
 
 def _is_json(text: str) -> bool:

@@ -55,11 +55,20 @@ class Ending:
 
     def unless(self, goes_on: bool, now: float, out: list[Effect]) -> None:  # noqa: FBT001 - its name says what it is
         """End the answer unless an endpoint goes on with it."""
-        if goes_on or self.ended or (self.rise is not None and self.rise.stand(now, out)):
+        if goes_on or self.ended or self._stands(now, out):
             return
         if self._failover.is_cut and self._transcript.tokens:
             self.reason, self._failover.error = "length", None  # as after any limit
         self._end(None, AttemptOutcome.CANCELLED, now, out)
+
+    def _stands(self, now: float, out: list[Effect]) -> bool:
+        """Deliver an answer that was to be bettered, for want of a better one; False where there is none."""
+        if self.rise is not None and self.rise.stand(now, out):
+            return True
+        spare = self._transcript.take_spare(now)
+        if spare is not None:
+            self.finish(spare.writer, spare.reason, now, out)
+        return spare is not None
 
     def cancel(self, now: float, out: list[Effect]) -> None:
         """End the answer because its reader has left."""
@@ -72,7 +81,7 @@ class Ending:
         """Fail every attempt whose deadline has passed, and the whole answer once its own has (rule 6)."""
         clocks, deadlines = self._config.timeouts, self._attempts.deadlines
         if now >= deadlines.total_at:
-            if self.rise is not None and self.rise.stand(now, out):
+            if self._stands(now, out):
                 return
             failover = self._failover
             # An earlier failure that no attempt has made up for is itself why the answer is not complete.

@@ -12,7 +12,7 @@ from disco.request import Prefix
 from disco.session.answer_rule import Calls
 from disco.session.attempt.attempt_state import AttemptState
 
-__all__ = ["Aside", "Segment", "Times", "Transcript"]
+__all__ = ["Aside", "Segment", "Spare", "Times", "Transcript"]
 
 # A look-up of a member on its enum class runs Python code (3.11), and these members are needed for every token.
 _TEXT, _ROLE, _TOOL = DeltaKind.TEXT, DeltaKind.ROLE, DeltaKind.TOOL
@@ -46,6 +46,21 @@ class Aside:
     segments: tuple[tuple[int, AttemptState], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Spare:
+    """An answer that failed by what its end says: delivered as it is where nobody completes it.
+
+    Attributes:
+        writer: the attempt that ended it.
+        reason: its finish reason.
+        whole: all of it; None where the reader had some of it by then.
+    """
+
+    writer: AttemptState
+    reason: str
+    whole: Aside | None
+
+
 class Times:
     """When tokens came, in two columns of equal length, both mutable; iterates over (time, tokens)."""
 
@@ -75,6 +90,7 @@ class Transcript:
         has_more: whether it has had content besides text and reasoning: a tool call, a sound.
         calls: its tool calls, which are held back until they are whole; None: they are passed on as they come.
         dropped: the longest text that was dropped because the answer began anew.
+        spare: the first answer that failed by what its end says; None: there is none.
         generated: when tokens were written, those after a cut included.
         turns: (place in `generated`, the attempt's number) from which on that attempt wrote.
         released: when the reader got them.
@@ -90,6 +106,7 @@ class Transcript:
         self._refuses = False
         self.calls = Calls() if holds_calls else None
         self.dropped = ""
+        self.spare: Spare | None = None
         self._held: list[Delta] = []  # a call that is not whole yet, and all that came behind it
         self._was_only_text = True  # before it
         self.generated, self.released = Times(), Times()
@@ -416,3 +433,32 @@ class Transcript:
             self.hand_to(by)
             for delta in removed:
                 self.push(delta, now)
+
+    def keep_spare(self, reason: str, beyond: list[Delta], now: float) -> None:
+        """Remember the answer as its writer has ended it, if it is the first such answer; `beyond`: as for `add`."""
+        if self.spare is None and self.writer is not None:
+            whole = None
+            if self.nothing_shown:
+                aside = self.set_aside(0)
+                self.put_back(aside, now)
+                whole = Aside([*aside.deltas, *beyond], aside.segments)
+            self.spare = Spare(self.writer, reason, whole)
+
+    def take_spare(self, now: float) -> Spare | None:
+        """Let the answer end as the spare one did; None where there is none."""
+        spare, removed = self.spare, self._removed
+        if spare is None:
+            return None
+        if spare.whole is not None and self.nothing_shown:
+            self.begin_anew()
+            self.put_back(spare.whole, now)
+        elif self.writer is not spare.writer:
+            self._drop_calls()  # of whoever went on
+            while len(self.segments) > 1 and not self.segments[-1].tokens:
+                self.segments.pop()
+            if self.segments[-1].writer is not spare.writer:
+                self._goes_on_by(spare.writer)
+            for delta in removed:
+                self.push(delta, now)
+        self.writer = spare.writer
+        return spare

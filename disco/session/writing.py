@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from disco.errors import ContextLengthError, EndpointFailure, FailureKind, IncompleteAnswerError
 from disco.events import Delta, DeltaKind, Ended
-from disco.session.answer_rule import Calls, lacking
+from disco.session.answer_rule import FAILED, Calls, has_failed, lacking
 from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState, is_content, is_text
 from disco.session.attempt.token_allowance import has_used_up, was_told_to_stop
 from disco.session.cut_prompt import tokens_read
@@ -150,8 +150,11 @@ class Writing:
             calls = Calls()
             for delta in apart:
                 calls.read(delta.tool_calls)
-        elif not writes or migration.moving is not None:
+        elif not writes:
             return None
+        elif migration.moving is not None:
+            is_left = has_failed(ended.finish_reason) and not migration.rises
+            return FAILED if is_left else None  # the target goes on
         return lacking(
             text,
             calls,
@@ -163,18 +166,24 @@ class Writing:
     def _give_up(self, state: AttemptState, lacks: str, ended: Ended, now: float, out: list[Effect]) -> None:
         """Let an attempt fail whose answer is none.
 
-        Where nobody has more, thoughts, white space, fields of a provider's own, and calls whose arguments are no JSON
-        are delivered.
+        Where nobody has more, thoughts, white space, fields of a provider's own, calls whose arguments are no JSON, and
+        an answer that says itself that it has failed are delivered. The last is an answer for the SDK: its endpoint is
+        not asked again.
         """
+        failed = has_failed(ended.finish_reason)
+        transcript = self._transcript
+        if failed and state is transcript.writer and state.tokens:
+            moving = self._migration.moving
+            transcript.keep_spare(ended.finish_reason, [] if moving is None else moving.beyond, now)
         error = IncompleteAnswerError(
             f"Endpoint {state.candidate.name!r} {lacks} (finish reason {ended.finish_reason!r})."
         )
-        failure = EndpointFailure(FailureKind.INCOMPLETE, error)
+        failure = EndpointFailure(FailureKind.INCOMPLETE, error, may_retry=False if failed else None)
         goes_on = self._failover.fail(state, failure, now, out)
-        transcript = self._transcript
         is_none = not (transcript.holds or transcript.has_more or transcript.written.strip())
         is_odd = transcript.calls is not None and transcript.calls.are_broken and not transcript.calls.are_cut
-        if not goes_on and is_none and ended.has_notes and not transcript.tokens:
+        is_unread = ended.has_content or (is_none and ended.has_notes)
+        if not goes_on and is_unread and not transcript.tokens:
             self._race.commit(state, now, out)
             self._add(state, state.held, now)
             self._ending.finish(state, ended.finish_reason, now, out)

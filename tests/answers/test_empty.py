@@ -37,7 +37,9 @@ async def test_another_endpoint_answers(reply, stream):
     async with client:
         got = await told(client, stream=stream)
         assert (got.text, got.finish, got.tried) == (GOOD, "stop", [("server", "incomplete"), ("good", None)])
-        assert len(server.requests) == 2
+        # The stream may be what the server cannot, where the application did not ask for one: once more without.
+        is_streamed = reply.headers["content-type"] == "text/event-stream" and '"stop"' in str(reply.steps)
+        assert len(server.requests) == 2 + (is_streamed and not stream)
 
 
 @both
@@ -174,7 +176,7 @@ async def test_a_response_without_output(whole, stream):
             assert _text_of(events[-1].response) == GOOD
         else:
             assert _text_of(made) == GOOD
-        assert len(server.requests) == 2
+        assert len(server.requests) == 2 + (not whole and not stream)
 
 
 @both

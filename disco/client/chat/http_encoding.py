@@ -29,6 +29,7 @@ from disco.client.chat.chat_chunks import ChatChunks
 from disco.client.chat.routed_request import given_headers
 from disco.client.live_driver import LiveSession
 from disco.client.request_checks import check_chat
+from disco.errors import NoEndpointError
 from disco.events import Delta, DeltaKind
 from disco.request import Request, Timeouts
 
@@ -108,14 +109,14 @@ def chat_request(
     """Return the request of a `/chat/completions` body; what it says of streams stands beside the parameters.
 
     Raises:
-        TypeError: `messages` or `model` is missing.
-        NoEndpointError: a field has a wrong type or is out of range; see `check_chat`.
+        NoEndpointError: `messages` or `model` is null; a field has a wrong type or is out of range (`check_chat`).
     """
     params = {k: v for k, v in body.items() if k not in ("messages", "model", "stream", "stream_options")}
     messages, model = body.get("messages"), body.get("model")
     if messages is None or model is None:
         missing = "messages" if messages is None else "model"
-        raise TypeError(f"Missing required argument: {missing!r} of chat.completions.create()")
+        text = f"Missing required parameter: {missing!r}."
+        raise NoEndpointError(text, code="missing_required_parameter", param=missing)
     unusual = check_chat(body)
     options = body.get("stream_options") or {}
     more = {k: v for k, v in options.items() if k != "include_usage"}

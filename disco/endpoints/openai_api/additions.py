@@ -9,7 +9,8 @@ more without each addition in turn. So an addition costs at most one more reques
 for the model once a request without it was answered. What may have any other cause - a status of 500, a stream in which
 nothing can be read, words at a status that blames no request - is a doubt: only the first try of a request to a server
 that is not known to take the addition is sent again, once, and the second time teaches. All other failures are left to
-the session, and the last try of a request goes without what disco adds, where the server is not known to take it.
+the session, and the last try of a request goes without what disco adds, where the server is not known to take it. There
+is such a try of a whole answer where the application wants no retries, too: with the SDK, it would have been the first.
 """
 
 from __future__ import annotations
@@ -147,6 +148,10 @@ class Addition(Protocol):
         """
         ...
 
+    def is_doubted_in(self, call: Call) -> bool:
+        """Whether the call has it, the server is not known to take it, and the last try goes without it."""
+        ...
+
     def answered(self, call: Call) -> None:
         """Learn from a complete answer; `call`: as it was answered."""
         ...
@@ -239,6 +244,9 @@ class _StreamAddition:
         self._is_left_out, self._is_guess = True, is_doubt
         return self.left_out_of(call)
 
+    def is_doubted_in(self, call: Call) -> bool:
+        return self._name in call.body and not (self._is_left_out or self._takes.get(self._key))
+
     def leave_out(self) -> None:
         """Leave it out from the beginning, unless the server is known to take it."""
         if not (self._is_left_out or self._takes.get(self._key)):
@@ -311,6 +319,9 @@ class LogprobsRequest:
             return None
         self.refusal = status
         return replace(call, body={n: value for n, value in call.body.items() if n not in _OF_LOGPROBS})
+
+    def is_doubted_in(self, call: Call) -> bool:  # noqa: ARG002 - the protocol's
+        return False
 
     def answered(self, call: Call) -> None:  # noqa: ARG002 - the protocol's
         self.note(self.refusal)
@@ -436,6 +447,9 @@ class AnswerLimit:
             self.name = other
             body[other] = self.tokens
         return replace(call, body=body)
+
+    def is_doubted_in(self, call: Call) -> bool:  # noqa: ARG002 - the protocol's
+        return False
 
     def answered(self, call: Call) -> None:
         pass

@@ -44,6 +44,7 @@ class ServerAnswer:
         is_over: nothing more comes: [DONE], end of body, or the wait for the tail is over.
         is_at_end: the body was read to its end.
         is_cut: the body ended in the middle of an event.
+        is_document: it is one, and no stream.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class ServerAnswer:
         self._has_begun = False  # something of the body has come
         self.waiting: list[bytes] = []
         self.tail_at: float | None = None
-        self.is_over = self.is_at_end = self.is_cut = False
+        self.is_over = self.is_at_end = self.is_cut = self.is_document = False
 
     async def read(self) -> list[Delta] | None:
         """Return the deltas in the next piece of the body, which may be none; None where it completes no event."""
@@ -125,7 +126,7 @@ class ServerAnswer:
         if events is None:
             self._has_begun = True
             return self._passed_on(self._splitter.feed(whole))
-        self.is_over = self.is_at_end = True
+        self.is_over = self.is_at_end = self.is_document = True
         return self._passed_on(events)
 
     async def aclose(self) -> None:

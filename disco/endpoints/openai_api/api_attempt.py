@@ -148,10 +148,11 @@ class ServerAttempt(Attempt):
                 return Alive()
             if deltas:
                 return deltas
-        if reader.finish_reason is None:
+        is_empty = reader.finish_reason == "stop" and not (reader.has_content or answer.is_document)
+        if reader.finish_reason is None or (is_empty and not asked.request.may_be_empty):
             why = error_mapping.incomplete(asked.name)
             # llama-cpp-python's server refuses log probabilities by a status of 200 and nothing else.
-            for status in (200, 0) if answer.is_at_end else (0,):
+            for status in (200, 0) if answer.is_at_end and reader.finish_reason is None else (0,):
                 if await self._asks_again(answer, Refusal(status, says_nothing=True), why):
                     return await self._open()
         return self._end(answer)
@@ -198,7 +199,7 @@ class ServerAttempt(Attempt):
         if spliced is not None and (deltas := spliced.end()):
             return deltas
         self._ended = self._stopped = True
-        if asked.call is not None:
+        if asked.call is not None and reader.has_content:  # an empty answer shows nothing
             for addition in asked.additions:
                 addition.answered(asked.call)
         if asked.limit is not None:

@@ -29,6 +29,7 @@ from disco.request import Prefix, Request
 __all__ = ["ServerRequest"]
 
 _NO_SUCH_PATH = (404, 405, 501)
+_OF_ANY_CAUSE = (FailureKind.CONNECTION, FailureKind.SERVER, FailureKind.INCOMPLETE)
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -156,6 +157,11 @@ class ServerRequest:
 
     def failure(self, error: Exception, response: httpx2.Response | None) -> EndpointFailure:
         """Return an error as the failure of an attempt; `response`: what came, if anything."""
+        failure = self._failure(error, response)
+        failure.asked_more = self._asked_more(failure)
+        return failure
+
+    def _failure(self, error: Exception, response: httpx2.Response | None) -> EndpointFailure:
         if isinstance(error, EndpointFailure):
             return error
         is_instructed = self.call is not None and self.call.method == "instructed"
@@ -182,3 +188,12 @@ class ServerRequest:
             # The instruction is refused, not the application's request.
             return EndpointFailure(FailureKind.SEAM, failure.error)
         return failure
+
+    def _asked_more(self, failure: EndpointFailure) -> bool:
+        """Whether a failure may be of the stream behind a whole answer: of any cause, once the request was sent."""
+        call = self.call
+        is_clear = failure.kind not in _OF_ANY_CAUSE or failure.retry_after_s is not None
+        is_clear = is_clear or self.request.streams or bool(self.prefix)
+        if call is None or is_clear or not self.wire.traffic.bytes_up:
+            return False
+        return any(addition.is_doubted_in(call) for addition in self.additions)

@@ -62,9 +62,17 @@ class CallPieces:
                 _tell_once(model, name, self._calls[at])
             if self._calls[at].id:
                 self._by_id[str(self._calls[at].id)] = at
+        if isinstance(arguments, str) and self.come_again(at, arguments):
+            arguments = function.arguments = ""
         self.go_on(
             at, arguments if isinstance(arguments, str) else json.dumps(arguments) if arguments else ""
         )
+
+    def come_again(self, at: int, arguments: str) -> bool:
+        """Return whether a piece without a name says all of its call's arguments again: no JSON goes on so."""
+        call = self._calls[at]
+        is_like = call.size == len(arguments) > 1 and arguments.startswith("{")
+        return is_like and arguments == "".join(call.arguments) and _is_whole(call)
 
     def go_on(self, at: int, arguments: str) -> None:
         """Note what has come of a call that goes on."""

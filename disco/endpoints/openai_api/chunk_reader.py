@@ -86,6 +86,11 @@ class ChunkReader:
         self.tokens = 0
         self.broken: MalformedChunkError | ServerReportedError | None = None
 
+    @property
+    def has_content(self) -> bool:
+        """Whether anything of an answer has come."""
+        return bool(self.tokens) or self.ends_with_content or self.has_notes
+
     def read(self, events: list[bytes]) -> list[Delta]:
         """Return the deltas in `events`, in order.
 
@@ -178,7 +183,12 @@ class ChatReader(ChunkReader):
         halves = self._halves  # first halves of characters, which belong before the next text
         for data in events:
             template = self._template
-            if template is not None and not halves and (text := template.text(data)) is not None:
+            if (
+                template is not None
+                and not halves
+                and (text := template.text(data)) is not None
+                and not (template.kind is _TOOL and self._calls.come_again(template.call, text))
+            ):
                 self.tokens += 1
                 raw = TemplateChunk(template, data, text)
                 if template.kind is _TEXT:

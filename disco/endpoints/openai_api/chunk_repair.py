@@ -123,14 +123,17 @@ def says_something(error: object) -> bool:
     """Whether what stands under `error` in a choice is one: some servers write an empty one beside every text."""
     if isinstance(error, dict):
         return any(map(says_something, error.values()))
-    return bool(error) and not (isinstance(error, str) and error.strip().lower() in ("", "none", "null"))
+    return bool(error) and not (isinstance(error, str) and error.strip().lower() in _NOTHING)
 
 
 def reason_in(value: object) -> str | None:
-    """Return a finish reason; None for what is none, such as an empty text, a number, or "null" (DashScope)."""
-    if not isinstance(value, str) or not value.strip() or value == "null":
+    """Return a finish reason; None for what is none, such as a number or an empty text, and for words that say so."""
+    if not isinstance(value, str) or value.strip().lower() in (*_NOTHING, "finish_reason_unspecified"):
         return None
     return well_formed(value)
+
+
+_NOTHING = ("", "none", "null")  # DashScope; Python's `str(None)`; Gemini has a word of its own
 
 
 def presentable(body: dict[str, Any], data: bytes) -> dict[str, Any]:

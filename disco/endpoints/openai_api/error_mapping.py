@@ -55,7 +55,8 @@ _BY_STATUS: Mapping[int, FailureKind] = {
 _FILTER_CODES = frozenset(
     {"content_filter", "content_policy_violation", "responsibleaipolicyviolation", "invalid_prompt"}
 )
-# Of an error in a stream, which has no status.
+# Of an error in a stream, which has no status, or at one that blames the request: Bedrock's, those that OpenRouter
+# passes on.
 _RATE_CODES = frozenset(
     {
         *("rate_limit_exceeded", "rate_limit_error", "too_many_requests", "overloaded_error"),
@@ -117,9 +118,9 @@ def kind_of(error: openai.OpenAIError, prompt: object = None) -> FailureKind:
     refused = kind_of_refusal(said, without_quotations(words, prompt))
     if refused is not None:
         return refused
-    if said.status is not None:
-        return kind_of_status(said.status)
-    return FailureKind.RATE_LIMIT if said.codes & _RATE_CODES else FailureKind.SERVER
+    if said.status in (None, 400, 422) and said.codes & _RATE_CODES:
+        return FailureKind.RATE_LIMIT
+    return FailureKind.SERVER if said.status is None else kind_of_status(said.status)
 
 
 def kind_of_status(status: int) -> FailureKind:

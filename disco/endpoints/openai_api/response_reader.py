@@ -20,7 +20,7 @@ _OPAQUE_DELTAS = (
     "response.custom_tool_call_input.delta",
     "response.refusal.delta",
 )
-_ENDS = ("response.completed", "response.incomplete")
+_ENDS = ("response.completed", "response.incomplete", "response.cancelled")
 _NO_CONTENT_ITSELF = ("message", "reasoning")  # items that begin empty
 
 
@@ -99,12 +99,15 @@ class ResponseReader(ChunkReader):
 
     def _end(self, event: dict[str, Any]) -> None:
         response = event.get("response")
-        if field_of(response, "status") == "failed":
+        status = field_of(response, "status")
+        if status == "failed":
             raise ServerReportedError(field_of(response, "error"))
         self.usage = usage_from(field_of(response, "usage"))
         if event["type"] == "response.incomplete":
             why = field_of(field_of(response, "incomplete_details"), "reason")
             reason = "content_filter" if why == "content_filter" else "length"
+        elif status == "cancelled":
+            reason = status
         else:
             reason = self._implied or "stop"
         self._ended(reason, 0)

@@ -92,12 +92,15 @@ class Failures:
             it continues the answer: that takes several requests, and the reader waits for its error. One that was busy
             has proved nothing yet.
         retries: how often each was asked again.
+        asked_more: those that failed of a request with more than the application asked for. Without that, it is asked
+            once where the application wants no retries, too: with the SDK, it would have been the first.
     """
 
     failed: set[str] = field(default_factory=set)
     unwell: set[str] = field(default_factory=set)
     again: dict[str, float] = field(default_factory=dict)
     retries: Counter[str] = field(default_factory=Counter)
+    asked_more: set[str] = field(default_factory=set)
 
     def note(
         self, endpoint: str, failure: EndpointFailure, now: float, *, had_to_prove: bool = False
@@ -106,6 +109,8 @@ class Failures:
         self.failed.add(endpoint)
         if not failure.kind.is_callers_fault and failure.kind is not FailureKind.BUDGET:
             self.unwell.add(endpoint)
+        if failure.asked_more:
+            self.asked_more.add(endpoint)
         wait_s = failure.retry_after_s
         # A crash with a retry time: the process of the local model is being started again.
         returns = failure.kind is FailureKind.CRASHED and wait_s is not None
@@ -118,7 +123,8 @@ class Failures:
 
     def left(self, max_retries: int) -> list[str]:
         """Return who may be asked once more, the earliest first."""
-        return sorted((n for n in self.again if self.retries[n] < max_retries), key=self.again.__getitem__)
+        may = [n for n in self.again if self.retries[n] < max(max_retries, n in self.asked_more)]
+        return sorted(may, key=self.again.__getitem__)
 
     def end_with(self, failure: EndpointFailure) -> bool:
         """Return whether the request itself is at fault, as every endpoint would say.
@@ -203,6 +209,9 @@ def _retry(view: FailoverView) -> Step:
     for name in view.failures.left(view.max_retries):
         candidate, at = view.candidates[name], max(view.now, view.failures.again[name])
         beginning = view.beginning(candidate, if_proved=is_alone or name not in view.writers)
+        is_last = view.failures.retries[name] + 1 >= view.max_retries
+        if is_last and name in view.failures.asked_more and view.nothing_shown:
+            beginning = Beginning.ANEW  # an answer is not continued as a whole
         if beginning is not None and at <= view.until:
             return Retry(candidate, beginning, at)
     return GiveUp()

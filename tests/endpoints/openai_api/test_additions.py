@@ -282,6 +282,25 @@ async def test_the_last_try_asks_for_a_whole_answer(what):
 
 
 @pytest.mark.parametrize("what", FAILING)
+async def test_without_retries_too_a_whole_answer_is_asked_for(what):
+    """The plain SDK gets it with its one request."""
+    server = MemoryServer(lambda asked: FAILING[what] if asked.get("stream") else WHOLE)
+    async with client(server, **{**TRIES, "max_retries": 0}) as one:
+        assert (await create(one)).choices[0].message.content == "The sea is wide."
+    assert len(server.requests) == 2
+
+
+async def test_without_retries_what_may_not_be_of_an_addition_is_not_asked_again():
+    full = Reply([b"{}"], 503, {**DOCUMENT, "retry-after": "7"})
+    for reply in (refusal(429, error("slow down")), full, Reply(before=[httpx2.ConnectError("refused")])):
+        server = MemoryServer(reply)
+        async with client(server, **{**TRIES, "max_retries": 0}) as one:
+            with pytest.raises(openai.OpenAIError):
+                await create(one)
+        assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("what", FAILING)
 async def test_another_endpoint_goes_before_the_last_try(what):
     server = MemoryServer(lambda asked: FAILING[what] if asked.get("stream") else WHOLE)
     async with of(server, "backup") as one:

@@ -1,4 +1,4 @@
-"""Whose fault a refusal is: the account's, the model's at that endpoint, or the request's.
+"""Whose fault a refusal is: the account's, the model's at that endpoint, the endpoint's own, or the request's.
 
 OpenAI's codes and types decide first, whatever the status. Then what the error says of itself (`param`), then the
 server's words, and only at the statuses at which providers say such things. Digits in a message decide nothing: a
@@ -118,11 +118,22 @@ _UNFIT_WORDS: Final = re.compile(
     r"|\bset [\"'`]?stream[\"'`]? ?(?:=|:|to) ?false\b|\u4e0d\u652f\u6301\u6d41\u5f0f",  # "streams: not supported"
     re.IGNORECASE,
 )
+# The endpoint's own failure at a status that blames the request: a gateway passes on what the server behind it said.
+_OWN_AT: Final = frozenset({400, 422})
+_OWN_WORDS: Final = re.compile(
+    r"\boverloaded\b|\btoo many requests\b|\bthrottl(?:ed|ing)"  # Anthropic, OpenAI, Bedrock; OpenRouter with 400
+    r"|\brate.?limit(?:ed\b| (?:is |was |has been )?(?:exceeded|reached))"
+    r"|\bcapacity exceeded\b|\b(?:over|at|insufficient|no) capacity\b"  # Mistral, Groq
+    r"|\b(?:server|service|system|engine|provider)\b[^.]{0,30}\b(?:busy|temporarily unavailable)\b"
+    r"|\b(?:internal server error|service unavailable|bad gateway|gateway time-?out)\b"  # HTTP's phrases
+    r"|\bupstream (?:\w+ )?(?:error|time-?out)\b",
+    re.IGNORECASE,
+)
 _FLAGGED_WORDS: Final = re.compile(r"\bflagged\b|\bmoderation\b", re.IGNORECASE)  # OpenRouter, with 403
 
 
 def kind_of_refusal(said: Said, words: str) -> FailureKind | None:
-    """Return whose fault a refusal is; None where it says nothing of an account or a model.
+    """Return whose fault a refusal is; None where it says nothing of an account, a model or the endpoint itself.
 
     Args:
         said: what the error says.
@@ -144,4 +155,6 @@ def kind_of_refusal(said: Said, words: str) -> FailureKind | None:
             return FailureKind.MODEL
         if said.param == "stream" or _UNFIT_WORDS.search(words):
             return FailureKind.UNSERVED
+    if status in _OWN_AT and _OWN_WORDS.search(words):
+        return FailureKind.SERVER
     return None
