@@ -245,7 +245,7 @@ def _backed(
         if c.name not in probing and (c.name not in limited or probed.name in limited):
             # The probe hardly ever takes longer than this, so a longer wait would not help.
             late_s = probed.time_to_first_token_s(prompt_tokens)
-            return *starts, Start(c.name, late_s, Why("beside_probe", late_s, what=probed.name))
+            return *starts, Start(c.name, late_s, Why("beside_probe", late_s, what=probed.name), doubts=True)
     return starts
 
 

@@ -1,13 +1,14 @@
 """What is learnt of an endpoint's silences: how long its healthy answers are silent, and how late they begin.
 
 Of each attempt that wrote enough, its longest gap counts (`profiles.upper_tail` says why). Of an attempt that was
-stopped while it was silent, only that the gap would have been longer is known. A failure by the fixed clock is a stall
-and no gap. An endpoint that was silent until its heir wrote counts as both: the breaker is told of a failure, and here
-the gap is known to be longer, because nobody can tell a stall from a gap that was cut short.
+stopped while it was silent, only that the gap would have been longer is known. A stall is no gap. A server that was
+silent until its heir wrote has stalled, so that silence says nothing (`AttemptState.fell_silent`): else one that hangs
+again and again would teach its clients to wait for it. One that is slower as a whole comes back before its heir writes,
+now and then, and the limits follow those silences; where it never does, its readers are better off with the heir. A
+model on this machine is believed to be slower.
 
-What that may cost is bounded as well (`doubts_left`): each answer earns a tenth of a doubt, and a doubt needs a whole
-one. So at most about one in ten answers of an endpoint starts an heir, whatever happens; where a server has become
-slower as a whole, the doubts are soon used up, its gaps are then seen in full, and the limit follows them.
+What doubts that prove wrong may cost is bounded as well (`doubts_left`): each answer earns a tenth of a doubt, and such
+a doubt takes a whole one. So at most about one in ten answers of an endpoint starts an heir in vain.
 """
 
 from __future__ import annotations
@@ -71,7 +72,9 @@ class Silences:
         return self.starts.exceeded_by(HEDGED_SHARE)
 
     def count(self, state: AttemptState) -> None:
-        """Count the doubt that an attempt of a finished answer has cost, or what it has earned."""
+        """Count the doubt that an attempt of a finished answer has cost in vain, or what it has earned."""
+        if state.fell_silent:
+            return
         change = EARNED if state.doubted_at is None else -1.0
         self.doubts_left = min(MOST_DOUBTS, max(0.0, self.doubts_left + change))
 
@@ -93,7 +96,7 @@ def _gap(state: AttemptState) -> list[Observation]:
     cut_short = state.outcome is AttemptOutcome.CANCELLED or (
         state.failure is not None and state.doubted_at is not None
     )
-    if cut_short and was_silent_s > state.longest_gap_s:
+    if cut_short and not state.fell_silent and was_silent_s > state.longest_gap_s:
         return [("gap_above_s", was_silent_s)]
     return [("gap_s", state.longest_gap_s)]
 
@@ -101,7 +104,8 @@ def _gap(state: AttemptState) -> list[Observation]:
 def _start(state: AttemptState, *, by_line: bool) -> list[Observation]:
     candidate, from_at = state.candidate, state.works_from_at
     is_warm = candidate.load_s == 0.0 and not (state.seam is not None and state.seam.method == "instructed")
-    if state.failure is not None or state.outcome is AttemptOutcome.CANCELLED or not is_warm:
+    is_cut = state.failure is not None or state.outcome is AttemptOutcome.CANCELLED or state.fell_silent
+    if is_cut or not is_warm:
         return []
     if state.first_content_at is not None:
         took_s = max(0.0, state.first_content_at - from_at)
