@@ -419,6 +419,10 @@ class Router:
             offset_s=offset_s,
         )
 
+    def tell_of_cut(self, server: Endpoint, model: str, read: int, sent: int) -> None:
+        """Warn once that the only server cuts prompts: so many tokens read of at least so many."""
+        self._refusals.after_cut(server, (server.name, model), read, sent)
+
     def tell_uncounted(self, options: RequestOptions, path: str) -> None:
         """Warn once that the budget of a request does not count it: it is passed on as it is, to this path."""
         if self._has_told_uncounted or not (
