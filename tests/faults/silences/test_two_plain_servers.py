@@ -274,6 +274,17 @@ async def test_a_server_that_falls_silent_again_and_again_is_not_waited_for_any_
     assert max(waits) <= at_most_s, waits
 
 
+async def test_a_server_whose_first_word_takes_6_s_is_heard_behind_the_other_and_believed():
+    """The other one writes for 5 s: long enough to hear that the first is slow, and does not hang."""
+    asker, memory = client(plain(first_s=6.0), plain(gap_s=5.0 / len(WORDS)))
+    async with asker:
+        for _ in range(10):
+            heard = await hear(asker)
+    assert heard.text == TEXT
+    assert heard.started == [("server", "starter", 0.0)]
+    assert memory.open == 0
+
+
 # ---------------------------------------------------------------------- nobody may take over
 
 

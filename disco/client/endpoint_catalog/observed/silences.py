@@ -4,8 +4,8 @@ Of each attempt that wrote enough, its longest gap counts (`profiles.upper_tail`
 stopped while it was silent, only that the gap would have been longer is known. A stall is no gap. A server that was
 silent until its heir wrote has stalled, so that silence says nothing (`AttemptState.fell_silent`): else one that hangs
 again and again would teach its clients to wait for it. One that is slower as a whole comes back before its heir writes,
-now and then, and the limits follow those silences; where it never does, its readers are better off with the heir. A
-model on this machine is believed to be slower.
+now and then, or its first word is heard behind the hedge's (`AttemptState.is_heard`), and the limits follow; where it
+never does, its readers are better off with the heir. A model on this machine is believed to be slower.
 
 What doubts that prove wrong may cost is bounded as well (`doubts_left`): each answer earns a tenth of a doubt, and such
 a doubt takes a whole one. So at most about one in ten answers of an endpoint starts an heir in vain.
