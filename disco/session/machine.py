@@ -168,8 +168,6 @@ class Session:
         state = self.attempts[number]
         out: list[Effect] = []
         if state.outcome is not _RUNNING or self.ending.ended:
-            if state.is_heard and is_content(deltas):
-                self._attempts.hear(state, now, out)
             return out
         if deltas[0].kind is not _ROLE or is_content(deltas):
             state.writes(now)

@@ -55,9 +55,6 @@ class AttemptState:
     ended_at: float | None = None
     longest_gap_s: float = 0.0  # its longest silence between two pieces of content, pauses not counted
     doubted_at: float | None = None  # when another attempt was started because it was silent; None: none was
-    is_heard: bool = (
-        False  # it has lost a race because it was silent, and runs on until it writes or the answer ends
-    )
     is_reported: bool = False  # the watch knows that it was silent until such an attempt wrote
     tokens: int = 0  # content tokens written so far
     held: list[Delta] = field(default_factory=list)  # role chunks that came before its content

@@ -111,11 +111,7 @@ class AttemptTable:
             self._watch.failed(state.candidate.name, failure, state.started_at, now)
 
     def stop(self, state: AttemptState, outcome: AttemptOutcome, now: float, out: list[Effect]) -> None:
-        """Cancel an attempt that is not needed any more or has failed.
-
-        A server that has lost a race because it was silent runs on, until it writes or the answer ends: nothing else
-        tells one that is slow from one that hangs.
-        """
+        """Cancel an attempt that is not needed any more or has failed."""
         self.leave(state, outcome, now)
         is_known = state.failure is not None or state.is_reported
         if self._watch is not None and state.first_content_at is None and not is_known:
@@ -126,19 +122,8 @@ class AttemptTable:
                 slow_s = state.first_token_s(self._config.prompt_tokens)
                 overdue = not state.waits_for_its_turn and now - state.works_from_at >= slow_s
                 self._watch.stopped(name, state.started_at, now, overdue=overdue)
-        is_silent = state.first_content_at is None and state.fell_silent
-        if outcome is AttemptOutcome.LOST and is_silent and not state.stopped:
-            state.is_heard = True
-        elif not state.stopped:
+        if not state.stopped:
             out.append(CancelAttempt(state.number))
-
-    def hear(self, state: AttemptState, now: float, out: list[Effect]) -> None:
-        """Note the first content of one that runs on, which nobody reads; that was all there was to know."""
-        state.first_content_at = state.last_at = now
-        state.is_heard = False
-        if self._watch is not None:
-            self._watch.answered(state.candidate.name, state.started_at, now)
-        out.append(CancelAttempt(state.number))
 
     def pause(self, state: AttemptState, now: float, out: list[Effect]) -> None:
         """Let an attempt stop writing; its silence is no failure until it goes on."""
@@ -171,8 +156,7 @@ class AttemptTable:
                 continue
             if state.active:
                 self.stop(state, outcome, now, out)
-            if state.is_heard or state.outcome is AttemptOutcome.PARKED:
-                state.is_heard = False
+            elif state.outcome is AttemptOutcome.PARKED:
                 out.append(CancelAttempt(state.number))
 
     def answered_empty(self, state: AttemptState, now: float) -> None:

@@ -252,7 +252,10 @@ async def test_after_25_answers_another_starts_within_half_a_second(where, seeds
 async def test_a_server_that_falls_silent_again_and_again_is_not_waited_for_any_longer(
     where, seen, at_most_s, how_often
 ):
-    """It never comes back, so no doubt was wrong, and nothing is learnt of how long it may be silent."""
+    """It never comes back, so no doubt was wrong, and nothing is learnt of how long it may be silent.
+
+    It might be slow instead. So where it has not begun five times in a row, it has a longer time once.
+    """
     rng, answers = random.Random(seen), itertools.count()
 
     def reply(body: Any) -> Reply:
@@ -271,18 +274,32 @@ async def test_a_server_that_falls_silent_again_and_again_is_not_waited_for_any_
         heard = [await hear(asker) for _ in range(12 * how_often)]
     waits = [one.longest_wait_s for one in heard if len(one.route.attempts) > 1]
     assert len(waits) > 3
-    assert max(waits) <= at_most_s, waits
+    longer = [wait_s for wait_s in waits if wait_s > at_most_s]
+    assert len(longer) <= (len(waits) // 6 if how_often == 1 and where == "before the first word" else 0), (
+        waits
+    )
+    assert all(wait_s <= 30.0 + 1.0 for wait_s in longer)
 
 
-async def test_a_server_whose_first_word_takes_6_s_is_heard_behind_the_other_and_believed():
-    """The other one writes for 5 s: long enough to hear that the first is slow, and does not hang."""
-    asker, memory = client(plain(first_s=6.0), plain(gap_s=5.0 / len(WORDS)))
+@pytest.mark.parametrize("seen", [0, 25])
+@pytest.mark.parametrize("first_s", [4.0, 20.0])
+async def test_a_first_server_that_is_only_slow_is_not_replaced_for_good(first_s, seen):
+    """As a model is that thinks, unseen. The other's answers are over long before its first word."""
+    answers = itertools.count()
+
+    def reply(body: Any) -> Reply:
+        return plain(first_s=FIRST_S if next(answers) < seen else first_s)(body)
+
+    asker, _ = client(reply, plain())
     async with asker:
-        for _ in range(10):
-            heard = await hear(asker)
-    assert heard.text == TEXT
-    assert heard.started == [("server", "starter", 0.0)]
-    assert memory.open == 0
+        for _ in range(seen):
+            await hear(asker)
+        winners = []
+        for _ in range(40):
+            winners.append((await hear(asker)).route.winner)
+            await anyio.sleep(20.0)
+    assert winners.index("server") <= 5
+    assert set(winners[6:]) == {"server"}
 
 
 # ---------------------------------------------------------------------- nobody may take over

@@ -4,8 +4,9 @@ Of each attempt that wrote enough, its longest gap counts (`profiles.upper_tail`
 stopped while it was silent, only that the gap would have been longer is known. A stall is no gap. A server that was
 silent until its heir wrote has stalled, so that silence says nothing (`AttemptState.fell_silent`): else one that hangs
 again and again would teach its clients to wait for it. One that is slower as a whole comes back before its heir writes,
-now and then, or its first word is heard behind the hedge's (`AttemptState.is_heard`), and the limits follow; where it
-never does, its readers are better off with the heir. A model on this machine is believed to be slower.
+now and then, and the limits follow those silences. Where a hedge is always the first to write, one start in six is
+waited for (`unheard`): a slow first choice must not be replaced for good. A model on this machine is believed to be
+slower.
 
 What doubts that prove wrong may cost is bounded as well (`doubts_left`): each answer earns a tenth of a doubt, and such
 a doubt takes a whole one. So at most about one in ten answers of an endpoint starts an heir in vain.
@@ -26,6 +27,7 @@ HEDGED_SHARE = 0.01  # of healthy answers, whose first token takes longer than `
 LEAST_SILENCE_S = 0.1  # below, gaps say more about this machine than about an endpoint
 FEWEST_TOKENS = 8  # the longest gap of a shorter answer says little about that of a long one
 EARNED, MOST_DOUBTS = 0.1, 5.0  # doubts that an answer earns, and the most that are kept
+MOST_UNHEARD = 5  # starts in a row whose end nobody saw; the next one is waited for
 
 Observation = tuple[str, float]
 """A kind of `KINDS`, and the number."""
@@ -43,11 +45,13 @@ class Silences:
         gaps: the longest gap of each answer, s.
         starts: times to first token: as a multiple of the expected time where that depends on the prompt, else in s.
         doubts_left: how many more doubts may start another endpoint.
+        unheard: starts in a row of which nobody saw the end, because another endpoint wrote.
     """
 
     gaps: UpperTail = field(default_factory=UpperTail)
     starts: UpperTail = field(default_factory=UpperTail)
     doubts_left: float = MOST_DOUBTS
+    unheard: int = 0
 
     def observe(self, kind: str, value: float) -> None:
         """Add one observation of a kind in `KINDS`."""
@@ -59,8 +63,8 @@ class Silences:
 
     @property
     def may_be_doubted(self) -> bool:
-        """Whether a doubt is left; see `Candidate.may_be_doubted`."""
-        return self.doubts_left >= 1.0
+        """Whether a doubt is left, and none is to be waited for; see `Candidate.may_be_doubted`."""
+        return self.doubts_left >= 1.0 and self.unheard < MOST_UNHEARD
 
     def silence_s(self) -> float | None:
         """Return `Candidate.silence_s`; None where too little is known."""
@@ -74,7 +78,12 @@ class Silences:
     def count(self, state: AttemptState) -> None:
         """Count the doubt that an attempt of a finished answer has cost in vain, or what it has earned."""
         if state.fell_silent:
+            if state.first_content_at is None:  # where it was waited for, it hangs: the next ones are not
+                self.unheard = self.unheard + 1 if state.candidate.may_be_doubted else 0
             return
+        # Who was waited for, and has written, is waited for until enough is known of it.
+        if state.first_content_at is not None and (state.candidate.may_be_doubted or self.slow_start()):
+            self.unheard = 0
         change = EARNED if state.doubted_at is None else -1.0
         self.doubts_left = min(MOST_DOUBTS, max(0.0, self.doubts_left + change))
 
