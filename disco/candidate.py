@@ -9,6 +9,7 @@ from disco.rates import Rates
 
 __all__ = [
     "LEAST_SLOW_S",
+    "PATIENT_S",
     "READING_SPARE",
     "READ_BATCH_TOKENS",
     "TTFT_QUANTILES",
@@ -35,6 +36,9 @@ known: later tokens take longer, and the machine does other work."""
 
 LEAST_SLOW_S = 0.1
 """No first token is slow before this time, s: below, the times say more about this machine than about an endpoint."""
+
+PATIENT_S = 30.0
+"""Who may not be doubted may be silent for so long before its first content, s."""
 
 TTFT_QUANTILES = 32
 """How many `Candidate.ttft_quantiles` a client gives where it knows the distribution."""
@@ -91,8 +95,8 @@ class Candidate:
             is known.
         slow_start: a first token hardly ever takes longer than so many times `overhead_s` and prefill; None where too
             little is known.
-        may_be_doubted: whether these two count. False: it has come back from silences, or was replaced because of them,
-            so often lately that only a long silence starts another endpoint.
+        may_be_doubted: whether these two count. False: it has come back from silences so often lately, or so many of
+            its starts in a row were never seen to end, that only a long one starts another endpoint.
         load_s: time until the model is loaded, before that, s; 0 when it is.
         loads: whether the model, where it is not loaded, is loaded from the request on, also while other endpoints
             write.

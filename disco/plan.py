@@ -83,12 +83,14 @@ _UNSAID = Why("")
 class Start:
     """Start `endpoint` `after_s` seconds after the request came, unless another endpoint has written by then.
 
-    `why`: what chose this start; no part of what a start is.
+    `doubts`: it is made because those that run then are late, as after a silence. `why`: what chose this start; no part
+    of what a start is.
     """
 
     endpoint: str
     after_s: float = 0.0
     why: Why = field(default=_UNSAID, compare=False, repr=False)
+    doubts: bool = False
 
 
 @dataclass(frozen=True, slots=True)

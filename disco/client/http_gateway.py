@@ -99,6 +99,8 @@ def way_of(
             "hook cannot be applied, and nothing was sent. Use chat.completions.create with one choice, or "
             "with_options(redact=None) for requests that need no redaction."
         )
+    if options.method.lower() == "post":
+        router.tell_uncounted(own, options.url.partition("?")[0])
     return None
 
 

@@ -45,6 +45,7 @@ from disco.dispatch.presets import with_limits
 from disco.endpoints.background_tasks import BackgroundTasks
 from disco.endpoints.contract import Endpoint
 from disco.judging import HistoryStore, store_of
+from disco.notices import warn
 from disco.profiles import DeviceProfile, ServerProfile
 from disco.rates import PriceChoice
 from disco.request import Request
@@ -120,6 +121,7 @@ class Router:
         self.learnt = LearntState(self.database, store, *parts, on_news=self._refit)
         self._probes = BackgroundProbes(self._host)
         self._refusals = Refusals(lambda: self.health, self._host)
+        self._has_told_uncounted = False
         self.power = PowerWatch(power, self._host, knows_own_load=lambda: self.endpoints.runs_here)
         self._told = ToldTtft(self.catalog, self._host, on_told=self._refit)
         # Records of direct answers are written in the application's threads, also by destructors.
@@ -415,6 +417,22 @@ class Router:
             unproved={c.name for c in candidates if c.continues_if_proved},
             unreported="reserved" if strict else "estimated",
             offset_s=offset_s,
+        )
+
+    def tell_of_cut(self, server: Endpoint, model: str, read: int, sent: int) -> None:
+        """Warn once that the only server cuts prompts: so many tokens read of at least so many."""
+        self._refusals.after_cut(server, (server.name, model), read, sent)
+
+    def tell_uncounted(self, options: RequestOptions, path: str) -> None:
+        """Warn once that the budget of a request does not count it: it is passed on as it is, to this path."""
+        if self._has_told_uncounted or not (
+            self.preset.limits.budgets or self._preset(options).limits.budgets
+        ):
+            return
+        self._has_told_uncounted = True
+        warn(
+            f"POST {path} goes to the server as it is: no budget counts or refuses it, nor any other request that "
+            "passes through (embeddings, images, sound, several choices, ...). This is said once."
         )
 
     def _preset(self, options: RequestOptions) -> Preset:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from disco.candidate import Candidate, Place
+from disco.candidate import PATIENT_S, Candidate, Place
 from disco.dispatch.arranging import Arranging, BudgetClass
 from disco.dispatch.assist import AssistPolicy, typical_answers
 from disco.dispatch.assist_solver import AnswerSurvival
@@ -245,7 +245,9 @@ def _backed(
         if c.name not in probing and (c.name not in limited or probed.name in limited):
             # The probe hardly ever takes longer than this, so a longer wait would not help.
             late_s = probed.time_to_first_token_s(prompt_tokens)
-            return *starts, Start(c.name, late_s, Why("beside_probe", late_s, what=probed.name))
+            if not probed.may_be_doubted:
+                late_s = max(late_s, PATIENT_S)
+            return *starts, Start(c.name, late_s, Why("beside_probe", late_s, what=probed.name), doubts=True)
     return starts
 
 

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope
 
 from disco.client.request_checks import check_chat, check_responses
 from disco.dispatch import available_presets
-from disco.errors import nearest
+from disco.errors import nearest, shown
 from disco.server.api_errors import Refusal
 
 __all__ = ["CHAT", "RESPONSES", "Gone", "ParsedBody", "parse", "parse_json", "read_body"]
@@ -150,9 +150,9 @@ def _check_preset(preset: object) -> None:
     """Allow shipped presets by name only: with a path, a caller could read files of this machine."""
     presets = available_presets()
     if isinstance(preset, str) and preset not in presets:
-        name = preset[:80]
         message = (
-            f"No preset is called {name!r}. {nearest(name, presets)} Only the server's owner may give paths."
+            f"No preset is called {shown(preset)}. {nearest(preset, presets)} "
+            "Only the server's owner may give paths."
         )
         raise Refusal(400, message, param="disco", code="invalid_disco_option")
 

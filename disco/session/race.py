@@ -41,7 +41,9 @@ class StartRace:
     def begin(self, now: float, out: list[Effect]) -> None:
         """Schedule the plan's starts, and open those that are due at once."""
         starts = self._plan.starts
-        self.pending = [Pending(now + s.after_s, s.endpoint, _NOTHING, Role.STARTER) for s in starts]
+        self.pending = [
+            Pending(now + s.after_s, s.endpoint, _NOTHING, Role.STARTER, s.doubts) for s in starts
+        ]
         self.start_due(now, out)
 
     @property
@@ -55,6 +57,9 @@ class StartRace:
         if due:
             self.pending = [p for p in self.pending if p not in due]
             for p in due:
+                for state in self._attempts.states:
+                    if p.doubts and state.active:
+                        state.doubted_at = now
                 self.open(p.endpoint, p.role, p.prefix, now, out)
 
     def open(self, endpoint: str, role: Role, prefix: Prefix, now: float, out: list[Effect]) -> None:

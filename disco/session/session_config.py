@@ -118,6 +118,7 @@ class Pending:
     endpoint: str
     prefix: Prefix
     role: Role
+    doubts: bool = False  # see `Start.doubts`
 
 
 class EndpointWatch(Protocol):

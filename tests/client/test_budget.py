@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import openai
@@ -200,3 +201,24 @@ def test_a_budget_that_makes_no_sense_is_refused(budget, says):
     for kind in (AsyncDisco, Disco):
         with pytest.raises(ConfigurationError, match=says):
             kind(local=here(), budget=budget)
+
+
+@pytest.mark.parametrize(("budget", "warned"), [({"server_tokens": 600, "per": "day"}, 1), (None, 0)])
+async def test_what_no_budget_counts_is_said_once_where_there_is_one(budget, warned, caplog):
+    vector = {"object": "embedding", "index": 0, "embedding": [0.5]}
+    body = {
+        "object": "list",
+        "data": [vector],
+        "model": "m",
+        "usage": {"prompt_tokens": 1, "total_tokens": 1},
+    }
+    document = Reply([json.dumps(body).encode()], 200, {"content-type": "application/json"})
+    one = client(MemoryServer(document), policy=preset("server_only"), budget=budget)
+    async with one:
+        for _ in range(2):
+            made = await one.embeddings.create(model="m", input="sea", encoding_format="float")
+            assert made.data[0].embedding == [0.5]
+    said = [record.getMessage() for record in caplog.records if record.name == "disco"]
+    assert [line.partition(":")[0] for line in said] == [
+        "POST /embeddings goes to the server as it is"
+    ] * warned

@@ -8,7 +8,7 @@ from defects.asking import ask, client, create, device, preset, question, text_o
 from faults.in_memory import MemoryServer, Reply
 from scripted_server import chunk, sse
 
-from disco import Backup
+from disco import AsyncDisco, Backup
 
 pytestmark = pytest.mark.anyio
 
@@ -102,6 +102,27 @@ FINE = {
     ),
     "asked to cut it": (LONG, counting(2050), {"extra_body": {"transforms": ["middle-out"]}}),
 }
+
+
+async def from_one(reply: Reply, messages, **more) -> None:
+    """A stream in the SDK's own way, from the only server, and its record."""
+    server = MemoryServer(reply)
+    http = httpx2.AsyncClient(transport=server)
+    async with AsyncDisco(base_url=server.base_url, api_key="key", price=(1, 1), http_client=http) as one:
+        stream = await one.chat.completions.create(model="m", messages=messages, stream=True, **more)
+        assert await text_of(stream) == "Of what?"
+        assert [attempt.failure for attempt in stream.route.attempts] == [None]
+
+
+async def test_with_one_server_its_record_tells(caplog):
+    await from_one(counting(2050), LONG)
+    assert "2,050 tokens of at least 7,000" in caplog.text
+
+
+@pytest.mark.parametrize(("messages", "reply", "more"), FINE.values(), ids=FINE)
+async def test_what_is_no_cut_with_one_server(messages, reply, more, caplog):
+    await from_one(reply, messages, **more)
+    assert "cuts prompts" not in caplog.text
 
 
 @pytest.mark.parametrize(("messages", "reply", "more"), FINE.values(), ids=FINE)

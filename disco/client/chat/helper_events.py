@@ -8,8 +8,6 @@ without an index of their own, and lists and numbers that it knows nothing of, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +36,7 @@ from disco.client.chat.routed_results import (
     RoutedParsedResponse,
     RouteOfSource,
     become,
-    readable,
+    read_by_the_sdk,
     routed,
 )
 from disco.endpoints.openai_api.call_pieces import CallPieces
@@ -184,7 +182,7 @@ class DiscoHelperStream(AsyncChatCompletionStream[ResponseFormatT], RouteOfSourc
 
     async def get_final_completion(self) -> RoutedParsedChatCompletion[ResponseFormatT]:
         """As the SDK's: read the stream to its end and return the whole answer."""
-        with _evident(self):
+        with read_by_the_sdk(self._answer_source):
             made: RoutedParsedChatCompletion[ResponseFormatT] = routed(
                 await super().get_final_completion(), self._answer_source
             )
@@ -196,7 +194,7 @@ class DiscoSyncHelperStream(ChatCompletionStream[ResponseFormatT], RouteOfSource
 
     def get_final_completion(self) -> RoutedParsedChatCompletion[ResponseFormatT]:
         """As the SDK's: read the stream to its end and return the whole answer."""
-        with _evident(self):
+        with read_by_the_sdk(self._answer_source):
             made: RoutedParsedChatCompletion[ResponseFormatT] = routed(
                 super().get_final_completion(), self._answer_source
             )
@@ -208,7 +206,7 @@ class DiscoResponseStream(AsyncResponseStream[TextFormatT], RouteOfSource):
 
     async def get_final_response(self) -> RoutedParsedResponse[TextFormatT]:
         """As the SDK's: read the stream to its end and return the whole answer."""
-        with _evident(self):
+        with read_by_the_sdk(self._answer_source):
             made: RoutedParsedResponse[TextFormatT] = routed(
                 await super().get_final_response(), self._answer_source
             )
@@ -220,24 +218,11 @@ class DiscoSyncResponseStream(ResponseStream[TextFormatT], RouteOfSource):
 
     def get_final_response(self) -> RoutedParsedResponse[TextFormatT]:
         """As the SDK's: read the stream to its end and return the whole answer."""
-        with _evident(self):
+        with read_by_the_sdk(self._answer_source):
             made: RoutedParsedResponse[TextFormatT] = routed(
                 super().get_final_response(), self._answer_source
             )
         return made
-
-
-@contextmanager
-def _evident(stream: RouteOfSource) -> Iterator[None]:
-    """Put the evidence on an error that is raised within about a stream's answer."""
-    try:
-        yield
-    except Exception as error:
-        told = readable(error)
-        stream._answer_source.fail(told)  # noqa: SLF001 - our own stream
-        if told is not error:
-            raise told from error
-        raise
 
 
 class _AsyncManager:

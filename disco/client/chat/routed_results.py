@@ -143,15 +143,15 @@ def readable(error: Exception) -> Exception:
 
 @contextmanager
 def read_by_the_sdk(source: AnswerSource) -> Iterator[None]:
-    """Raise a `DiscoError` where the SDK cannot read within what `source` has; see `readable`."""
+    """Put the evidence on an error that is raised within about what `source` has; see `readable`."""
     try:
         yield
     except Exception as error:
         told = readable(error)
-        if told is error:
-            raise
         source.fail(told)
-        raise told from error
+        if told is not error:
+            raise told from error
+        raise
 
 
 class _Guarded:

@@ -271,7 +271,9 @@ class DirectAnswer:
             with contextlib.suppress(Exception):  # it was closed unread
                 whole = response.content
         if 0 < len(whole) <= MAX_EVENT_BYTES:
-            if self.is_streamed and whole.lstrip()[:1] != b"{":
+            from disco.endpoints.openai_api.whole_documents import is_document  # noqa: PLC0415 - as above
+
+            if self.is_streamed and not is_document(response, whole.lstrip()):
                 self.came(whole)
             else:
                 self.notes.append((time.monotonic(), Document(whole)))

@@ -22,6 +22,7 @@ from disco.events import Delta, Ended, Usage
 from disco.plan import Plan, Start, Why
 from disco.playback import Playback
 from disco.request import Request, Timeouts
+from disco.session.cut_prompt import least_tokens, tokens_read
 from disco.session.machine import Session, SessionConfig
 from disco.session.records.billing import settle_accounts
 from disco.session.records.record_writer import make_record
@@ -59,6 +60,11 @@ def write_record(direct: DirectAnswer) -> RouteRecord:
     plan = Plan(starts=(Start(candidate.name, 0.0, why),))
     session = Session(plan, {candidate.name: candidate}, config, Playback(None), lengths)
     _play(session, direct, config.prompt_tokens)
+    ended = Ended(direct.finish_reason or "stop", direct.usage, direct.reader.finish_raw)
+    if tokens_read(ended, config.prompt_tokens, None) is not None:
+        read = tokens_read(ended, config.prompt_tokens, least := least_tokens(request))
+        if read is not None:
+            router.tell_of_cut(direct.server, model, read, least)
     return make_record(session, settle_accounts(session), preset=preset, created_s=direct.created_s)
 
 

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 __all__ = ["DirectStream", "DirectSyncStream", "as_openai_error"]
 
-_DRAIN_S = 0.1  # for the few bytes between [DONE] and the end of the body
 _TRANSPORT = (httpx2.RequestError, ssl.SSLError, anyio.EndOfStream)
 
 
@@ -161,8 +160,7 @@ async def _chunks(
             for chunk in reader.chunks(piece):
                 yield chunk
             if reader.done:
-                with anyio.move_on_after(_DRAIN_S):  # so that the connection can be used again
-                    await exhaust(body, note=reader.received)
+                await exhaust(body, note=reader.received)
                 break
         reader.body_ended()
         await reader.read_in_turns()

@@ -24,8 +24,6 @@ __all__ = ["CLOSE_S", "TAIL_S", "ServerAnswer"]
 _TAIL_GAP_S = 5.0
 TAIL_S = 15.0
 _EVENTS_AT_ONCE = 64  # without a turn of the event loop
-# For the few bytes between [DONE] and the end of the body: once they are read, the connection can be reused.
-_DRAIN_S = 0.1
 CLOSE_S = 1.0
 
 
@@ -134,8 +132,7 @@ class ServerAnswer:
         body, self._body = self._body, None
         if body is not None and not self.is_at_end:
             if self.reader.done:
-                with anyio.move_on_after(_DRAIN_S, shield=True):
-                    self.is_at_end = await exhaust(body)
+                self.is_at_end = await exhaust(body)
             if not self.is_at_end:
                 await unwind(body)
         if not self.response.is_closed:

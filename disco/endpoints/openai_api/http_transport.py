@@ -142,8 +142,11 @@ def _fields_bytes(headers: httpx2.Headers) -> int:
 
 
 async def exhaust(body: AsyncIterator[bytes], *, note: Callable[[bytes], object] | None = None) -> bool:
-    """Read a body to its end and `note` its pieces; return False where an error ended it early."""
-    with contextlib.suppress(*_BROKEN_OFF):
+    """Read the few bytes behind [DONE] and `note` them: once they are read, the connection can be used again.
+
+    Return False where the body has not ended soon, or by an error.
+    """
+    with anyio.move_on_after(_DRAIN_S, shield=True), contextlib.suppress(*_BROKEN_OFF):
         async for piece in body:
             if note is not None:
                 note(piece)
@@ -235,6 +238,7 @@ async def in_turns(
 _PIECE_BYTES = 2048  # the events that take longest and fit in here are read in about 10 ms
 TURN_S = 0.01
 _UNWIND_S = 0.05
+_DRAIN_S = 0.1
 
 
 def estimated_tokens(request: Request, prefix: Prefix) -> int:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 __all__ = ["MAX_EVENT_BYTES", "ErrorData", "EventSplitter", "EventTooLargeError", "last_event"]
 
-MAX_EVENT_BYTES = 8 * 1024 * 1024
+MAX_EVENT_BYTES = 64 * 2**20  # images come in base64 in one event, and once more in the last one of all
 MAX_EVENT_LINES = 20_000
+_COMMENTS = re.compile(rb"^:[^\n]*\n", re.MULTILINE)
 _BOM = b"\xef\xbb\xbf"
 # Types of events that say that the connection lives; what data they have is no chunk, or nearly never.
 _LIFE_SIGNS = (b"ping", b"heartbeat", b"keepalive", b"keep-alive")
@@ -72,8 +74,7 @@ class EventSplitter:
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         if self._rest:
             if b"\n\n" not in data and not (data[:1] == b"\n" and self._rest.endswith(b"\n")):
-                # Appended in place, so that an event that comes byte by byte is not copied for each byte.
-                self._rest += data
+                self._append(data)
                 self._check_size()
                 return []
             data = bytes(self._rest) + data
@@ -122,9 +123,19 @@ class EventSplitter:
         is_sign = kind in _LIFE_SIGNS and b'"choices"' not in joined
         return None if is_sign or not joined.strip() else joined
 
+    def _append(self, data: bytes) -> None:
+        """Add to the unfinished event, in place: one that comes byte by byte is not copied for each byte.
+
+        Comments between its lines are dropped as they come: a server may send them for as long as it thinks.
+        """
+        if not self._rest.endswith(b"\n"):
+            line, end, data = data.partition(b"\n")
+            self._rest += line + end
+        self._rest += _COMMENTS.sub(b"", data)
+
     def _check_size(self) -> None:
         if len(self._rest) > self._most_bytes:
-            raise EventTooLargeError(f"an event of more than {self._most_bytes} bytes")
+            raise EventTooLargeError(f"an event of more than {self._most_bytes / 2**20:g} MiB")
 
 
 _SPACE = 0x20  # an event that ends in one may have no data but spaces

@@ -60,7 +60,7 @@ async def document_in(
         if _EVENT.search(whole, max(len(whole) - len(piece) - len(b"\ndata"), 0)):
             return bytes(whole)
         if len(whole) > MAX_EVENT_BYTES:
-            what = f"answered with a document of more than {MAX_EVENT_BYTES} bytes"
+            what = f"answered with a document of more than {MAX_EVENT_BYTES / 2**20:g} MiB"
             raise error_mapping.garbage(what, response, name=name)
         await anyio.lowlevel.checkpoint()  # what was compressed comes all at once
     begins = first.removeprefix(_BOM)[:1]

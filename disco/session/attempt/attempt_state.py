@@ -86,6 +86,18 @@ class AttemptState:
         return self.outcome is _RUNNING
 
     @property
+    def fell_silent(self) -> bool:
+        """Whether a server was silent until another attempt was started for that reason, and has not gone on since.
+
+        One piece before the other one wrote is no going on: the session has let it fail (stalled). A model on this
+        machine is slow far more often than it hangs, and its host ends one that hangs.
+        """
+        is_done = self.outcome is AttemptOutcome.FINISHED
+        if self.doubted_at is None or is_done or self.candidate.place == "device":
+            return False
+        return self.failure is FailureKind.STALLED or self.last_at <= self.doubted_at
+
+    @property
     def silent_from(self) -> float:
         """Since when it has written nothing although it could, s."""
         return max(self.last_at, self.quiet_from)

@@ -87,7 +87,8 @@ class Failures:
 
     Attributes:
         failed: names of the endpoints that have failed.
-        unwell: those of them that were asked and failed for a reason of their own, not for one of the request's.
+        unwell: those of them that were asked and failed for a reason of their own, not for one of the request's. Who
+            refuses a request and asks for it once more is one of them.
         again: those of them that may be asked once more, with the earliest time. Not one that has failed to prove that
             it continues the answer: that takes several requests, and the reader waits for its error. One that was busy
             has proved nothing yet.
@@ -107,7 +108,8 @@ class Failures:
     ) -> None:
         """Store that an attempt on this endpoint has failed; `had_to_prove`: before it had proved that it continues."""
         self.failed.add(endpoint)
-        if not failure.kind.is_callers_fault and failure.kind is not FailureKind.BUDGET:
+        is_the_requests = failure.kind.is_callers_fault and not failure.may_retry
+        if not is_the_requests and failure.kind is not FailureKind.BUDGET:
             self.unwell.add(endpoint)
         if failure.asked_more:
             self.asked_more.add(endpoint)
@@ -132,7 +134,7 @@ class Failures:
         The word of the first endpoint that was asked counts. One that stands in for another may refuse what the other
         serves: it has another model, which lacks a parameter, or is gone.
         """
-        return failure.kind.is_callers_fault and not failure.may_retry and not self.unwell
+        return failure.kind.is_callers_fault and not self.unwell
 
 
 @dataclass(frozen=True, slots=True)

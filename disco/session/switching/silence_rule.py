@@ -28,7 +28,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from disco.candidate import Candidate
+from disco.candidate import PATIENT_S, Candidate
 
 __all__ = [
     "AT_ONCE",
@@ -58,7 +58,7 @@ class Limits:
 
 
 SOON = Limits(first_s=3.0, gap_s=3.0)  # the reader is to have the other's first word within 5 s
-LATE = Limits(first_s=30.0, gap_s=15.0)
+LATE = Limits(first_s=PATIENT_S, gap_s=15.0)
 AT_ONCE, NEVER = Limits(0.0, 0.0), Limits(inf, inf)
 
 

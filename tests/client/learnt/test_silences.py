@@ -51,11 +51,14 @@ UNHEARD = {"first_content_at": None, "tokens": 0, "longest_gap_s": 0.0, "last_at
         ({}, [("gap_s", 0.1), ("late_start", 0.5)]),
         ({"tokens": 5}, [("late_start", 0.5)]),  # too short to say anything
         (STALLED, [("gap_s", 0.1)]),  # a stall is no gap
-        ({**STALLED, "doubted_at": 3.0}, [("gap_above_s", 4.0)]),  # its heir wrote first
+        ({**STALLED, "doubted_at": 3.0}, [("gap_s", 0.1)]),  # nor is one that its heir has ended
+        ({"doubted_at": 3.0}, [("gap_s", 0.1), ("late_start", 0.5)]),  # it had only its end to say
         ({"doubted_at": 3.0, "longest_gap_s": 1.5}, [("gap_s", 1.5), ("late_start", 0.5)]),  # it came back
         ({"outcome": AttemptOutcome.CANCELLED, "ended_at": 2.5}, [("gap_above_s", 0.5)]),
         ({"outcome": AttemptOutcome.CANCELLED, "ended_at": 2.05}, [("gap_s", 0.1)]),
+        ({"outcome": AttemptOutcome.CANCELLED, "ended_at": 9.0, "doubted_at": 5.0}, [("gap_s", 0.1)]),
         ({**UNHEARD, "outcome": AttemptOutcome.LOST}, [("late_start_above", 2.0)]),
+        ({**UNHEARD, "outcome": AttemptOutcome.LOST, "doubted_at": 1.0}, []),
         ({**UNHEARD, "outcome": AttemptOutcome.FAILED, "failure": FailureKind.TIMEOUT}, []),
     ],
 )
@@ -94,8 +97,8 @@ def test_a_devices_limit_grows_with_its_prompt():
     assert candidate.slow_first_token_s(1000) > 5 * candidate.slow_first_token_s(50)
 
 
-def test_doubts_are_few_and_are_earned_by_answers():
-    """However often it is doubted: after the first few, at most one answer in ten."""
+def test_doubts_in_vain_are_few_and_are_earned_by_answers():
+    """However often it comes back: after the first few, at most one answer in ten."""
     known, doubts = Silences(), 0
     for _ in range(FEWEST):
         learn(known, attempt())
@@ -107,19 +110,43 @@ def test_doubts_are_few_and_are_earned_by_answers():
     assert doubts >= 400 * EARNED * 0.8
 
 
-def test_a_server_that_is_slower_as_a_whole_is_believed_after_a_few_doubts():
-    """Its heir always wins, so its gaps are never seen in full, until the doubts are used up."""
+def stalled(candidate: Candidate, limit_s: float) -> AttemptState:
+    """Its heir has written, 0.1 s after it was silent for so long."""
+    doubted_at = 2.0 + limit_s
+    return attempt(
+        candidate,
+        **{**STALLED, "doubted_at": doubted_at, "ended_at": doubted_at + 0.1, "longest_gap_s": 0.02},
+    )
+
+
+def test_a_server_that_stalls_and_never_comes_back_changes_nothing():
+    known = Silences()
+    for _ in range(25):
+        learn(known, attempt(longest_gap_s=0.02))
+    limit_s = known.silence_s()
+    for _ in range(10):
+        learn(known, stalled(SERVER, limit_s))
+    assert known.may_be_doubted
+    assert known.silence_s() <= limit_s
+
+
+@pytest.mark.parametrize("candidate", [SERVER, DEVICE], ids=["now and then it is back in time", "never"])
+def test_who_is_slower_as_a_whole_is_believed_after_a_few_doubts(candidate):
+    """Of a server that is back in time now and then; of a model on this machine even if its heir always wins."""
     known, doubts = Silences(), 0
     for _ in range(200):
-        learn(known, attempt(longest_gap_s=0.02))
-    for _ in range(200):
+        learn(known, attempt(candidate, longest_gap_s=0.02))
+    for number in range(200):
         limit_s = known.silence_s()
-        if limit_s is not None and limit_s < 3.0:  # a gap of 3 s, which an heir cuts short after 0.1 s
-            doubts += 1
-            learn(known, attempt(**{**STALLED, "doubted_at": 2.0 + limit_s, "ended_at": 2.1 + limit_s}))
+        if limit_s is None or limit_s >= 3.0 or not known.may_be_doubted:
+            learn(known, attempt(candidate, longest_gap_s=3.0))
+            continue
+        doubts += 1
+        if candidate is SERVER and number % 2:
+            learn(known, attempt(longest_gap_s=3.0, doubted_at=1.5))
         else:
-            learn(known, attempt(longest_gap_s=3.0))
-    assert doubts <= MOST_DOUBTS + 2
+            learn(known, stalled(candidate, limit_s))
+    assert doubts <= 2 * MOST_DOUBTS + 2
     assert known.silence_s() > 3.0
 
 

@@ -47,6 +47,15 @@ def test_every_form_of_an_event_is_read():
         assert events(*(stream[n : n + 1] for n in range(len(stream)))) == expected, stream
 
 
+@pytest.mark.parametrize("size", [9, 900, 65_536])
+def test_comments_between_the_lines_of_an_event_do_not_fill_it(size):
+    """In reads of whole lines, and in reads of many lines."""
+    stream = b"data: a\n" + b": ping\n:\n" * 30_000 + b"data: :b\n\n: ping\n\ndata: c\n\n"
+    splitter = EventSplitter(most_bytes=2 * 65_536)
+    reads = [stream[:8], *(stream[at : at + size] for at in range(8, len(stream), size))]
+    assert [event for read in reads for event in splitter.feed(read)] == [b"a\n:b", b"c"]
+
+
 @given(
     texts=st.lists(st.text(alphabet="aé€😀 \u2028\x85", max_size=8), min_size=1, max_size=6),
     newline=st.sampled_from([b"\n", b"\r\n", b"\r"]),

@@ -246,6 +246,62 @@ async def test_after_25_answers_another_starts_within_half_a_second(where, seeds
     assert sorted(waits)[int(0.99 * len(waits)) - 1] <= 0.5
 
 
+@pytest.mark.parametrize("how_often", [1, 2, 3])
+@pytest.mark.parametrize(("seen", "at_most_s"), [(0, 5.0), (25, 1.2)])
+@pytest.mark.parametrize("where", ["before the first word", "in mid-text"])
+async def test_a_server_that_falls_silent_again_and_again_is_not_waited_for_any_longer(
+    where, seen, at_most_s, how_often
+):
+    """It never comes back, so no doubt was wrong, and nothing is learnt of how long it may be silent.
+
+    It might be slow instead. So where it has not begun five times in a row, it has a longer time once.
+    """
+    rng, answers = random.Random(seen), itertools.count()
+
+    def reply(body: Any) -> Reply:
+        if body["messages"] != QUESTION:
+            return Reply([FIRST_S, SAID[0], END])
+        said = [rng.uniform(0.1, 0.3), *paced(SAID[:16], rng.uniform(0.01, 0.04))]
+        number = next(answers) - seen
+        if number < 0 or number % how_often:
+            return Reply([*said, END])
+        return Reply([SILENCE] if where == "before the first word" else [*said[:17], SILENCE])
+
+    asker, _ = client(reply, plain())
+    async with asker:
+        for _ in range(seen):
+            await hear(asker)
+        heard = [await hear(asker) for _ in range(12 * how_often)]
+    waits = [one.longest_wait_s for one in heard if len(one.route.attempts) > 1]
+    assert len(waits) > 3
+    longer = [wait_s for wait_s in waits if wait_s > at_most_s]
+    assert len(longer) <= (len(waits) // 6 if how_often == 1 and where == "before the first word" else 0), (
+        waits
+    )
+    assert all(wait_s <= 30.0 + 1.0 for wait_s in longer)
+
+
+@pytest.mark.parametrize("seen", [0, 25])
+@pytest.mark.parametrize("first_s", [4.0, 20.0])
+async def test_a_first_server_that_is_only_slow_is_not_replaced_for_good(first_s, seen):
+    """As a model is that thinks, unseen. The other's answers are over long before its first word."""
+    answers = itertools.count()
+
+    def reply(body: Any) -> Reply:
+        return plain(first_s=FIRST_S if next(answers) < seen else first_s)(body)
+
+    asker, _ = client(reply, plain())
+    async with asker:
+        for _ in range(seen):
+            await hear(asker)
+        winners = []
+        for _ in range(40):
+            winners.append((await hear(asker)).route.winner)
+            await anyio.sleep(20.0)
+    assert winners.index("server") <= 5
+    assert set(winners[6:]) == {"server"}
+
+
 # ---------------------------------------------------------------------- nobody may take over
 
 

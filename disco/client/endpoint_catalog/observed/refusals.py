@@ -61,12 +61,16 @@ class Refusals:
                 continue
             endpoint, keys = endpoints[state.candidate.name], watch.keys[state.candidate.name]
             if state.cut_prompt is not None:
-                self._tell(("cut", keys.model), partial(_cut_text, endpoint, *state.cut_prompt))
+                self.after_cut(endpoint, keys.model, *state.cut_prompt)
             elif state.failure is FailureKind.ACCOUNT:
                 self._tell(keys.account, partial(_account_text, endpoint))
             elif self._host.is_open and self._is_news(keys.model):
                 asked = str(keys.model.model or model)
                 self._host.start_soon(self._tell_of_model, endpoint, asked)
+
+    def after_cut(self, endpoint: Endpoint, model: Hashable, read: int, sent: int) -> None:
+        """Tell that a server has read so many tokens of a prompt that has at least so many; see `cut_prompt`."""
+        self._tell(("cut", model), partial(_cut_text, endpoint, read, sent))
 
     def after_warm_up(self, members: Iterable[CatalogEntry], model: str | None) -> None:
         """Tell what the servers' lists of models have shown, where they were asked for them.

@@ -1,13 +1,15 @@
 """What is learnt of an endpoint's silences: how long its healthy answers are silent, and how late they begin.
 
 Of each attempt that wrote enough, its longest gap counts (`profiles.upper_tail` says why). Of an attempt that was
-stopped while it was silent, only that the gap would have been longer is known. A failure by the fixed clock is a stall
-and no gap. An endpoint that was silent until its heir wrote counts as both: the breaker is told of a failure, and here
-the gap is known to be longer, because nobody can tell a stall from a gap that was cut short.
+stopped while it was silent, only that the gap would have been longer is known. A stall is no gap. A server that was
+silent until its heir wrote has stalled, so that silence says nothing (`AttemptState.fell_silent`): else one that hangs
+again and again would teach its clients to wait for it. One that is slower as a whole comes back before its heir writes,
+now and then, and the limits follow those silences. Where a hedge is always the first to write, one start in six is
+waited for (`unheard`): a slow first choice must not be replaced for good. A model on this machine is believed to be
+slower.
 
-What that may cost is bounded as well (`doubts_left`): each answer earns a tenth of a doubt, and a doubt needs a whole
-one. So at most about one in ten answers of an endpoint starts an heir, whatever happens; where a server has become
-slower as a whole, the doubts are soon used up, its gaps are then seen in full, and the limit follows them.
+What doubts that prove wrong may cost is bounded as well (`doubts_left`): each answer earns a tenth of a doubt, and such
+a doubt takes a whole one. So at most about one in ten answers of an endpoint starts an heir in vain.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ HEDGED_SHARE = 0.01  # of healthy answers, whose first token takes longer than `
 LEAST_SILENCE_S = 0.1  # below, gaps say more about this machine than about an endpoint
 FEWEST_TOKENS = 8  # the longest gap of a shorter answer says little about that of a long one
 EARNED, MOST_DOUBTS = 0.1, 5.0  # doubts that an answer earns, and the most that are kept
+MOST_UNHEARD = 5  # starts in a row whose end nobody saw; the next one is waited for
 
 Observation = tuple[str, float]
 """A kind of `KINDS`, and the number."""
@@ -42,11 +45,13 @@ class Silences:
         gaps: the longest gap of each answer, s.
         starts: times to first token: as a multiple of the expected time where that depends on the prompt, else in s.
         doubts_left: how many more doubts may start another endpoint.
+        unheard: starts in a row of which nobody saw the end, because another endpoint wrote.
     """
 
     gaps: UpperTail = field(default_factory=UpperTail)
     starts: UpperTail = field(default_factory=UpperTail)
     doubts_left: float = MOST_DOUBTS
+    unheard: int = 0
 
     def observe(self, kind: str, value: float) -> None:
         """Add one observation of a kind in `KINDS`."""
@@ -58,8 +63,8 @@ class Silences:
 
     @property
     def may_be_doubted(self) -> bool:
-        """Whether a doubt is left; see `Candidate.may_be_doubted`."""
-        return self.doubts_left >= 1.0
+        """Whether a doubt is left, and none is to be waited for; see `Candidate.may_be_doubted`."""
+        return self.doubts_left >= 1.0 and self.unheard < MOST_UNHEARD
 
     def silence_s(self) -> float | None:
         """Return `Candidate.silence_s`; None where too little is known."""
@@ -71,7 +76,14 @@ class Silences:
         return self.starts.exceeded_by(HEDGED_SHARE)
 
     def count(self, state: AttemptState) -> None:
-        """Count the doubt that an attempt of a finished answer has cost, or what it has earned."""
+        """Count the doubt that an attempt of a finished answer has cost in vain, or what it has earned."""
+        if state.fell_silent:
+            if state.first_content_at is None:  # where it was waited for, it hangs: the next ones are not
+                self.unheard = self.unheard + 1 if state.candidate.may_be_doubted else 0
+            return
+        # Who was waited for, and has written, is waited for until enough is known of it.
+        if state.first_content_at is not None and (state.candidate.may_be_doubted or self.slow_start()):
+            self.unheard = 0
         change = EARNED if state.doubted_at is None else -1.0
         self.doubts_left = min(MOST_DOUBTS, max(0.0, self.doubts_left + change))
 
@@ -93,7 +105,7 @@ def _gap(state: AttemptState) -> list[Observation]:
     cut_short = state.outcome is AttemptOutcome.CANCELLED or (
         state.failure is not None and state.doubted_at is not None
     )
-    if cut_short and was_silent_s > state.longest_gap_s:
+    if cut_short and not state.fell_silent and was_silent_s > state.longest_gap_s:
         return [("gap_above_s", was_silent_s)]
     return [("gap_s", state.longest_gap_s)]
 
@@ -101,7 +113,8 @@ def _gap(state: AttemptState) -> list[Observation]:
 def _start(state: AttemptState, *, by_line: bool) -> list[Observation]:
     candidate, from_at = state.candidate, state.works_from_at
     is_warm = candidate.load_s == 0.0 and not (state.seam is not None and state.seam.method == "instructed")
-    if state.failure is not None or state.outcome is AttemptOutcome.CANCELLED or not is_warm:
+    is_cut = state.failure is not None or state.outcome is AttemptOutcome.CANCELLED or state.fell_silent
+    if is_cut or not is_warm:
         return []
     if state.first_content_at is not None:
         took_s = max(0.0, state.first_content_at - from_at)

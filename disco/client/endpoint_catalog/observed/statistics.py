@@ -219,7 +219,7 @@ class EndpointStatistics:
         )  # a follower only waits then
         if state.began_at is not None and over_at is not None:
             self.observe("turn_s", max(0.0, over_at - state.began_at))
-        if state.failure is not None or state.outcome is AttemptOutcome.CANCELLED:
+        if state.failure is not None or state.outcome is AttemptOutcome.CANCELLED or state.fell_silent:
             return
         if state.seam is not None and state.seam.method == "instructed":
             return  # it had to repeat some words before its first content
