@@ -211,8 +211,8 @@ class EndpointFailure(Exception):
             way than it was told to, and may be asked once more.
         may_retry: whether the request may be sent again, by the server (`x-should-retry`) or because its response
             had begun; None: the kind decides.
-        asked_more: the request had what the application did not ask for, and that may be why; asked once more, the
-            endpoint leaves it out.
+        once_more: it may be asked once more where the application wants no retries, too: the request had what the
+            application did not ask for (the endpoint then leaves it out), or it was silent while another went on.
         account: whose account was refused, where the kind is ACCOUNT or MODEL; it holds no key in a readable form.
     """
 
@@ -223,7 +223,7 @@ class EndpointFailure(Exception):
         *,
         retry_after_s: float | None = None,
         may_retry: bool | None = None,
-        asked_more: bool = False,
+        once_more: bool = False,
         account: Hashable = None,
     ) -> None:
         super().__init__(kind.value)
@@ -231,7 +231,7 @@ class EndpointFailure(Exception):
         self.error = error
         self.retry_after_s = retry_after_s
         self.may_retry = may_retry
-        self.asked_more = asked_more
+        self.once_more = once_more
         self.account = account
 
 

@@ -5,7 +5,7 @@ An event contains no time: the driver passes `now` (seconds on its one clock) to
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -182,7 +182,7 @@ class Ended:
 
     finish_reason: str
     usage: Usage | None = None
-    raw: Any = None
+    raw: Any = field(default=None, repr=False)
     has_content: bool = False
     has_notes: bool = False
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from disco.candidate import Candidate
 from disco.events import Delta, DeltaKind
@@ -42,7 +42,7 @@ class Aside:
         segments: (position of the first character, writer), in order.
     """
 
-    deltas: list[Delta]
+    deltas: list[Delta] = field(repr=False)
     segments: tuple[tuple[int, AttemptState], ...]
 
 

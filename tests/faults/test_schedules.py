@@ -104,6 +104,28 @@ def test_one_endpoint_that_is_well_is_enough(schedule):
     assert all(a.stopped for a in run.session.attempts)
 
 
+def test_who_was_silent_while_another_went_on_is_asked_again_when_that_one_dies():
+    """Also without retries: the edge is well, and only takes longer than is believed to read an echo."""
+    profiles = {
+        "device": replace(SOURCE, fault=Fault(52, silence_s=math.inf, kind=None)),
+        "server": replace(SOURCE, fault=Fault(3, kind=FailureKind.CONNECTION)),
+        "edge": replace(SOURCE, decode_tps=50.0, ttft_s=1.0, seam="echoes"),
+    }
+    run = play(
+        profiles=profiles,
+        plan=Plan((Start("device"),), ("edge",), heirs=("device", "server", "edge")),
+        believed={
+            name: {"silence_s": None, "slow_start": 1.0 if name == "edge" else None} for name in profiles
+        },
+        costs=dict.fromkeys(profiles, 1e-9),
+        pace=None,
+        streams=False,
+        max_retries=0,
+    )
+    assert (run.error, run.finished, run.text) == (None, "stop", LONG)
+    assert [a.candidate.name for a in run.session.attempts] == ["device", "edge", "server", "edge"]
+
+
 @settings(max_examples=60)
 @given(schedules(0))
 def test_with_nobody_well_nothing_is_repeated_and_the_first_error_is_raised(schedule):

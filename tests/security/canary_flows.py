@@ -160,6 +160,7 @@ def ways(client: AsyncDisco, script: Any = ()) -> dict[str, Callable[[], Any]]:
         "whole": chat,
         "stream": functools.partial(chat, stream=True),
         "tools": functools.partial(chat, tools=[TOOL]),
+        "tools, streamed": functools.partial(chat, tools=[TOOL], stream=True),
         "raw": functools.partial(raw, messages=MESSAGES, **given),
         "response": functools.partial(client.responses.create, input=PROMPT, instructions=SYSTEM, **given),
         "passed on": functools.partial(client.embeddings.create, input=[PROMPT, SYSTEM, TOOL_TEXT], **fixed),
@@ -182,14 +183,14 @@ async def failures(journal: Journal, log: RouteLog) -> None:
     """Every failure, with nobody to take over and with somebody; the ways to ask take turns."""
     race = Preset(dispatch={"policy": "race"}, cost={"exchange_rate": 0.0}, playback={"pace_tps": "off"})
     alone = itertools.cycle(["whole", "raw", "passed on", "response", "whole"])
-    both = itertools.cycle(["stream", "stream", "tools"])
+    both = itertools.cycle(["stream", "tools", "tools, streamed"])
     for name, script in {"good": GOOD, **FAILURES}.items():
         async with made(script, log, journal) as client:
             for way in itertools.islice(alone, 2):
                 await attempt(journal, f"{name}, {way}, alone", ways(client, script)[way])
         async with made(script, log, journal, local=device(), policy=race) as client:
-            way = next(both)
-            await attempt(journal, f"{name}, {way}, both", ways(client, script)[way])
+            for way in itertools.islice(both, 2):
+                await attempt(journal, f"{name}, {way}, both", ways(client, script)[way])
 
 
 async def migrations(journal: Journal, log: RouteLog) -> None:

@@ -158,7 +158,7 @@ class ServerRequest:
     def failure(self, error: Exception, response: httpx2.Response | None) -> EndpointFailure:
         """Return an error as the failure of an attempt; `response`: what came, if anything."""
         failure = self._failure(error, response)
-        failure.asked_more = self._asked_more(failure)
+        failure.once_more = self._asked_more(failure)
         return failure
 
     def _failure(self, error: Exception, response: httpx2.Response | None) -> EndpointFailure:

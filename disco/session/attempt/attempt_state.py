@@ -63,7 +63,8 @@ class AttemptState:
     cut_prompt: tuple[int, int] | None = (
         None  # its tokens that were read, of at least so many; None: all of them
     )
-    last_raw: Any = None  # the server's chunk with the finish reason, passed on unread like those of deltas
+    # The server's chunk with the finish reason, passed on unread like those of deltas.
+    last_raw: Any = field(default=None, repr=False)
     traffic: Traffic = Traffic()  # noqa: RUF009 - frozen
     seam: SeamReport | None = None
     speculation: SpeculationReport | None = None

@@ -90,18 +90,19 @@ class Failures:
         unwell: those of them that were asked and failed for a reason of their own, not for one of the request's. Who
             refuses a request and asks for it once more is one of them.
         again: those of them that may be asked once more, with the earliest time. Not one that has failed to prove that
-            it continues the answer: that takes several requests, and the reader waits for its error. One that was busy
-            has proved nothing yet.
+            it continues the answer: that takes several requests, and the reader waits for its error. One that was busy,
+            or in whose place another one went on, has proved nothing yet.
         retries: how often each was asked again.
-        asked_more: those that failed of a request with more than the application asked for. Without that, it is asked
-            once where the application wants no retries, too: with the SDK, it would have been the first.
+        once_more: those that may be asked once where the application wants no retries, too: who failed of a request
+            with more than the application asked for (with the SDK, that would have been the first), and who might have
+            gone on, but another one did first.
     """
 
     failed: set[str] = field(default_factory=set)
     unwell: set[str] = field(default_factory=set)
     again: dict[str, float] = field(default_factory=dict)
     retries: Counter[str] = field(default_factory=Counter)
-    asked_more: set[str] = field(default_factory=set)
+    once_more: set[str] = field(default_factory=set)
 
     def note(
         self, endpoint: str, failure: EndpointFailure, now: float, *, had_to_prove: bool = False
@@ -111,13 +112,13 @@ class Failures:
         is_the_requests = failure.kind.is_callers_fault and not failure.may_retry
         if not is_the_requests and failure.kind is not FailureKind.BUDGET:
             self.unwell.add(endpoint)
-        if failure.asked_more:
-            self.asked_more.add(endpoint)
+        if failure.once_more:
+            self.once_more.add(endpoint)
         wait_s = failure.retry_after_s
         # A crash with a retry time: the process of the local model is being started again.
         returns = failure.kind is FailureKind.CRASHED and wait_s is not None
         may = returns or failure.kind in RETRIED if failure.may_retry is None else failure.may_retry
-        has_to_prove = had_to_prove and failure.kind not in _BUSY
+        has_to_prove = had_to_prove and failure.kind not in _BUSY and not failure.once_more
         if may and not has_to_prove and (wait_s is None or wait_s <= MOST_WAIT_S):
             self.again[endpoint] = now + (RETRY_S * 2 ** self.retries[endpoint] if wait_s is None else wait_s)
         else:
@@ -125,7 +126,7 @@ class Failures:
 
     def left(self, max_retries: int) -> list[str]:
         """Return who may be asked once more, the earliest first."""
-        may = [n for n in self.again if self.retries[n] < max(max_retries, n in self.asked_more)]
+        may = [n for n in self.again if self.retries[n] < max(max_retries, n in self.once_more)]
         return sorted(may, key=self.again.__getitem__)
 
     def end_with(self, failure: EndpointFailure) -> bool:
@@ -212,7 +213,7 @@ def _retry(view: FailoverView) -> Step:
         candidate, at = view.candidates[name], max(view.now, view.failures.again[name])
         beginning = view.beginning(candidate, if_proved=is_alone or name not in view.writers)
         is_last = view.failures.retries[name] + 1 >= view.max_retries
-        if is_last and name in view.failures.asked_more and view.nothing_shown:
+        if is_last and name in view.failures.once_more and view.nothing_shown:
             beginning = Beginning.ANEW  # an answer is not continued as a whole
         if beginning is not None and at <= view.until:
             return Retry(candidate, beginning, at)
@@ -225,7 +226,7 @@ def stalled(endpoint: str, silent_s: float, *, has_spoken: bool) -> EndpointFail
     error = AnswerTimeoutError(
         f"Endpoint {endpoint!r} was silent for {silent_s:.2f} s, and another one has gone on with the answer."
     )
-    return EndpointFailure(kind, error)
+    return EndpointFailure(kind, error, once_more=True)
 
 
 def silence(endpoint: str, clocks: Timeouts, *, has_spoken: bool, has_begun: bool) -> EndpointFailure:
