@@ -209,7 +209,7 @@ def main() -> None:
     is_met = True
     with entered(), quiet():
         measured(lambda: lambda request: events(chunk("x")), {}, 1)  # what is imported at the first answer
-        table = Columns(" <46 | " + " | ".join(f"{way} >10.1f" for way in WAYS) + " |   bound <32")
+        table = Columns(" <46 | " + " | ".join(f"{way} >12.1f" for way in WAYS) + " |   bound <32")
         for name, (reply, more) in inputs().items():
             is_met &= shown(
                 table, name, measured(lambda reply=reply: lambda request: reply, more, given.rounds)
