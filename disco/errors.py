@@ -7,6 +7,7 @@ openai.OpenAIError
     │                             or ValueError is *not* implied: one type, one handler)
     ├── WrongMaskError            a mask of a refined prompt is for another text (also a ValueError)
     ├── UnreadableAnswerError     a server alone has sent what is no JSON (also a json.JSONDecodeError, as the SDK's)
+    ├── AnswerShapeError          the SDK can make no object of an answer (also a RuntimeError, as its own)
     ├── NoEndpointError           no configured endpoint may serve this request (also openai.BadRequestError)
     │   └── ContextLengthError    the prompt is longer than every endpoint's context (code context_length_exceeded)
     ├── BudgetExceededError       a budget leaves nothing for this request (also openai.RateLimitError, code
@@ -42,6 +43,7 @@ import httpx2
 import openai
 
 __all__ = [
+    "AnswerShapeError",
     "AnswerTimeoutError",
     "BudgetExceededError",
     "ConfigurationError",
@@ -107,6 +109,10 @@ class UnreadableAnswerError(DiscoError, json.JSONDecodeError):
     def __init__(self, message: str, doc: str = "", pos: int = 0) -> None:
         super().__init__(message, doc, pos)
         self.args = (message,)  # without a position, which is that of the cause
+
+
+class AnswerShapeError(DiscoError, RuntimeError):
+    """A server has sent an answer of which the SDK cannot make its objects; Python's own error is the cause."""
 
 
 class NoEndpointError(DiscoError, openai.BadRequestError):

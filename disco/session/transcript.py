@@ -48,7 +48,7 @@ class Aside:
 
 @dataclass(frozen=True, slots=True)
 class Spare:
-    """An answer that failed by what its end says: delivered as it is where nobody completes it.
+    """An answer that failed by what its end says, or read half of its prompt: delivered as it is for want of better.
 
     Attributes:
         writer: the attempt that ended it.
@@ -90,7 +90,7 @@ class Transcript:
         has_more: whether it has had content besides text and reasoning: a tool call, a sound.
         calls: its tool calls, which are held back until they are whole; None: they are passed on as they come.
         dropped: the longest text that was dropped because the answer began anew.
-        spare: the first answer that failed by what its end says; None: there is none.
+        spare: the first answer that is there but is to be bettered; None: there is none.
         generated: when tokens were written, those after a cut included.
         turns: (place in `generated`, the attempt's number) from which on that attempt wrote.
         released: when the reader got them.
@@ -434,15 +434,24 @@ class Transcript:
             for delta in removed:
                 self.push(delta, now)
 
-    def keep_spare(self, reason: str, beyond: list[Delta], now: float) -> None:
-        """Remember the answer as its writer has ended it, if it is the first such answer; `beyond`: as for `add`."""
-        if self.spare is None and self.writer is not None:
-            whole = None
-            if self.nothing_shown:
-                aside = self.set_aside(0)
-                self.put_back(aside, now)
-                whole = Aside([*aside.deltas, *beyond], aside.segments)
-            self.spare = Spare(self.writer, reason, whole)
+    def keep_spare(self, state: AttemptState, reason: str, beyond: list[Delta] | None, now: float) -> bool:
+        """Remember the answer as an attempt has ended it, if it is the first such one; return whether it is kept.
+
+        `beyond`: as for `add`; of one that is not the writer, all that it has written.
+        """
+        if self.spare is not None:
+            return False
+        whole = None
+        if state is not self.writer:
+            if not self.nothing_shown:
+                return False
+            whole = Aside(list(beyond or ()), ((0, state),))
+        elif self.nothing_shown:
+            aside = self.set_aside(0)
+            self.put_back(aside, now)
+            whole = Aside([*aside.deltas, *(beyond or ())], aside.segments)
+        self.spare = Spare(state, reason, whole)
+        return True
 
     def take_spare(self, now: float) -> Spare | None:
         """Let the answer end as the spare one did; None where there is none."""

@@ -117,8 +117,11 @@ class Writing:
             if self.rise is None or not self.rise.ends(state, ended, now, out):
                 self._give_up(state, lacks, ended, now, out)
         elif writer is None and self._attempts.others_active(state):
-            # An attempt without content does not end the answer while another attempt may still write.
+            # An attempt without content does not end the answer while another attempt may still write. It has nothing
+            # more to say, so that nobody asks it again because that one is late.
+            self._transcript.keep_spare(state, ended.finish_reason, state.held, now)
             self._attempts.leave(state, AttemptOutcome.LOST, now)
+            self._failover.failures.failed.add(state.candidate.name)
         elif state is writer or writer is None:
             if migration.rises:
                 assert self.rise is not None
@@ -170,15 +173,12 @@ class Writing:
         an answer that says itself that it has failed are delivered. The last is an answer for the SDK: its endpoint is
         not asked again.
         """
-        failed = has_failed(ended.finish_reason)
         transcript = self._transcript
-        if failed and state is transcript.writer and state.tokens:
-            moving = self._migration.moving
-            transcript.keep_spare(ended.finish_reason, [] if moving is None else moving.beyond, now)
+        is_kept = has_failed(ended.finish_reason) and self._keep(state, ended, now)
         error = IncompleteAnswerError(
             f"Endpoint {state.candidate.name!r} {lacks} (finish reason {ended.finish_reason!r})."
         )
-        failure = EndpointFailure(FailureKind.INCOMPLETE, error, may_retry=False if failed else None)
+        failure = EndpointFailure(FailureKind.INCOMPLETE, error, may_retry=False if is_kept else None)
         goes_on = self._failover.fail(state, failure, now, out)
         is_none = not (transcript.holds or transcript.has_more or transcript.written.strip())
         is_odd = transcript.calls is not None and transcript.calls.are_broken and not transcript.calls.are_cut
@@ -191,6 +191,18 @@ class Writing:
             self._ending.finish(state, ended.finish_reason, now, out)
         else:
             self._ending.unless(goes_on, now, out)
+
+    def _keep(self, state: AttemptState, ended: Ended, now: float) -> bool:
+        """Keep what an attempt has written, to be delivered where nobody has better; return whether it is there."""
+        moving, is_apart = self._migration.moving, self._migration.is_target(state) and not state.prefix
+        if state is self._transcript.writer and state.tokens:
+            beyond = None if moving is None else moving.beyond
+            return self._transcript.keep_spare(state, ended.finish_reason, beyond, now)
+        return (
+            is_apart
+            and is_content(state.held)
+            and self._transcript.keep_spare(state, ended.finish_reason, state.held, now)
+        )
 
     def _add(self, state: AttemptState, deltas: list[Delta], now: float) -> None:
         """Add the writer's deltas to the answer, or after the cut where a migration is under way."""
@@ -248,6 +260,7 @@ class Writing:
             "shorten the prompt, or configure an endpoint with a longer context."
         )
         failure = EndpointFailure(FailureKind.CONTEXT_LENGTH, error)
+        self._keep(state, ended, now)
         if not self._failover.fail(state, failure, now, out):  # nobody else: better this answer than none
             self._ending.finish(state, ended.finish_reason, now, out)
         return True

@@ -2,7 +2,7 @@
 
     python tests/wall/table.py                # what is worse or wrong, and the sums
     python tests/wall/table.py --rows tool    # rows with that in their names; with --all also what is right
-    python tests/wall/table.py --write        # docs/results/wild.md
+    python tests/wall/table.py --write        # docs/results/wild.md: all rows, some five minutes
 
 The checkout that is on PYTHONPATH is the one that is tried.
 """
@@ -119,10 +119,23 @@ and is asked in every way in; the plain `openai` SDK asked in the same way is th
 | `!` | wrong: an answer that nobody gave, or an exception that is no `OpenAIError` | {WRONG} |
 | `.` | not asked | |
 
-A program gives the verdicts: `tests/wall/verdict.py` has the rules, `tests/wall/rows/` the rows, in a few lines each.
-A cell has six signs, for a stream, a whole answer, `.stream()`, `parse()`, Responses and streamed Responses; or one,
-where all six are the same. "Two alike" has a backup with the same fault; "backup", "device" and "serve+backup" have
-somebody beside the server who is in order.
+`python tests/wall/table.py --write` makes this page, and `--rows "part of a name" --all` shows some rows cell by cell
+(with the test group: `pip install --group test -e .`). A program gives the verdicts: `tests/wall/verdict.py` has the
+rules, `tests/wall/rows/` the rows, in a few lines each, with the number of the report in the maintainers' list where
+there is one.
+
+A cell has six signs, for a stream, a whole answer, `.stream()` ("helper"), `parse()`, Responses and streamed Responses;
+or one, where all six are the same. So `=+====` reads: better for a whole answer, else as the SDK. The columns are the
+ways in:
+
+| column | the client |
+|---|---|
+| one server | takes the SDK's own way to the server |
+| budget | the same with a budget, for which a session reads the answer |
+| two alike | has a backup with the same fault |
+| backup, device | have a backup, or a model on this machine, that is in order |
+| serve, serve+backup | the SDK asks `disco serve`, which has the server, or has a backup in order, too |
+| sync | the client without `await` |
 """
 
 
@@ -135,7 +148,14 @@ def main() -> int:
     parser.add_argument("--all", action="store_true", help="print every cell")
     parser.add_argument("--write", action="store_true", help="write the page of the documentation")
     given = parser.parse_args()
+    if given.write and (given.rows or given.ways):
+        parser.error("--write makes the whole page: without --rows and --ways")
     rows = [row for row in read_rows() if given.rows.lower() in row.name.lower()]
+    if not rows:
+        parser.error(f"no row has {given.rows!r} in its name")
+    unknown = [name for name in given.ways if not any(way.is_named([name]) for way in ways())]
+    if unknown:
+        parser.error(f"no way is called {', '.join(unknown)}; known: {', '.join((*SETUPS, *SHAPES))}")
     results = []
     for result in played(rows, [way for way in ways() if way.is_named(given.ways)]):
         results.append(result)

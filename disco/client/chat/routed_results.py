@@ -18,7 +18,7 @@ from pydantic_core import PydanticSerializationError
 
 from disco.client.chat.chat_chunks import RoutedChatCompletion, RouteOfAnswer, with_route
 from disco.client.chat.stream_types import not_complete
-from disco.errors import DiscoError, attach_evidence
+from disco.errors import AnswerShapeError, attach_evidence
 
 if TYPE_CHECKING:
     from disco.client.live_driver import LiveSession
@@ -123,7 +123,7 @@ _OF_HELPERS = ("disco.client.chat.helper_events", "disco.endpoints.openai_api.ca
 
 
 def readable(error: Exception) -> Exception:
-    """Return a `DiscoError` for an error that the SDK makes of an answer of another shape than the API's.
+    """Return an `AnswerShapeError` for an error that the SDK makes of an answer of another shape than the API's.
 
     Any other error is returned as it is: those of the SDK's own types, and those of the application's own code.
     """
@@ -135,9 +135,10 @@ def readable(error: Exception) -> Exception:
     module = frame.tb_frame.f_globals.get("__name__", "")
     if module not in _OF_HELPERS and module.partition(".")[0] not in ("openai", "pydantic"):
         return error
-    return DiscoError(
-        f"The openai package cannot read this answer ({type(error).__name__}): the server has sent a field of "
-        "another kind than the API's. Where one of its helpers failed, read it by create(), or by create(stream=True)."
+    what = error if isinstance(error, RuntimeError) else type(error).__name__  # the SDK's own words
+    return AnswerShapeError(
+        f"The openai package cannot read this answer ({what}): the server has sent a field of another kind than the "
+        "API's. Where one of its helpers failed, read it by create(), or by create(stream=True)."
     )
 
 

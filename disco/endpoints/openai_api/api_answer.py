@@ -107,7 +107,9 @@ class ServerAnswer:
     def _passed_on(self, events: list[bytes]) -> list[Delta]:
         """Return the deltas in events, as the reader gets them."""
         reader, self.waiting = self.reader, events[_EVENTS_AT_ONCE:]
-        deltas = reader.read(events[:_EVENTS_AT_ONCE] if self.waiting else events)
+        deltas = reader.read(
+            events[:_EVENTS_AT_ONCE] if self.waiting else events, ends=self.is_at_end and not self.waiting
+        )
         if self._limit is not None:
             self._limit.read(deltas)
         if self.spliced is not None:

@@ -194,8 +194,8 @@ class ServerAttempt(Attempt):
         if reader.finish_reason is None or (answer.is_cut and not reader.is_sure):
             # The server ended early, so the text that the seam still holds back is no evidence about the seam.
             raise error_mapping.incomplete(asked.name)
-        if reader.finish_reason == "error":
-            raise ServerReportedError(None)
+        if reader.finish_reason == "error" and not (asked.request.streams or answer.is_document):
+            raise ServerReportedError(None)  # perhaps only of the stream, which nobody asked for
         if spliced is not None and (deltas := spliced.end()):
             return deltas
         self._ended = self._stopped = True

@@ -68,13 +68,16 @@ class ChunkReader:
 
     # Mutable: all attributes, by `read`.
     __slots__ = (
-        *("_halves", "_implied", "_tokens_at_end", "broken", "done", "ends_with_content"),
+        *("_halves", "_implied", "_reported", "_tokens_at_end", "broken", "done", "ends_with_content"),
         *("finish_raw", "finish_reason", "has_notes", "is_sure", "tokens", "usage"),
     )
 
     def __init__(self) -> None:
         self._halves = Halves()
         self._implied: str | None = None  # the reason that follows from what came, where none is given
+        self._reported: tuple[ServerReportedError, int] | None = (
+            None  # the last by its shape, and `tokens` then
+        )
         self._tokens_at_end = 0
         self.done = False
         self.finish_reason: str | None = None
@@ -91,11 +94,12 @@ class ChunkReader:
         """Whether anything of an answer has come."""
         return bool(self.tokens) or self.ends_with_content or self.has_notes
 
-    def read(self, events: list[bytes]) -> list[Delta]:
-        """Return the deltas in `events`, in order.
+    def read(self, events: list[bytes], *, ends: bool = False) -> list[Delta]:
+        """Return the deltas in `events`, in order; `ends`: they are the last.
 
         What cannot be read behind the end of a complete answer is ignored. Any other error behind some deltas waits in
-        `broken`, so that those deltas are returned and counted.
+        `broken`, so that those deltas are returned and counted. What only looks like an error is one if nothing more
+        comes.
 
         Raises:
             MalformedChunkError: an event's data is no chunk.
@@ -104,6 +108,10 @@ class ChunkReader:
         deltas: list[Delta] = []
         try:
             self._read(events, deltas)
+            if self._reported is not None and (ends or self.done):
+                error, tokens = self._reported
+                if self.finish_reason is None and self.tokens == tokens:
+                    raise error
         except (MalformedChunkError, ServerReportedError) as error:
             self._compare()
             if self.is_sure and isinstance(error, MalformedChunkError):
@@ -402,7 +410,13 @@ class ChatReader(ChunkReader):
 
     def _json(self, data: bytes) -> dict[str, Any] | None:
         # Of one choice, the text beside its error comes first.
-        body = json_object(data, in_choices=self._choices > 1)
+        try:
+            body = json_object(data, in_choices=self._choices > 1)
+        except ServerReportedError as error:
+            if not error.by_shape:
+                raise
+            self._reported = error, self.tokens
+            return {}
         self.done = body is None
         return body
 

@@ -48,12 +48,14 @@ class ServerReportedError(Exception):
     Attributes:
         body: the error object.
         event: the event `response.failed` that carried it, where the server was asked by `/responses`.
+        by_shape: only its fields show that it is one. The SDK passes over it.
     """
 
-    def __init__(self, body: object, event: object = None) -> None:
+    def __init__(self, body: object, event: object = None, *, by_shape: bool = False) -> None:
         super().__init__("error object in stream")
         self.body = body
         self.event = event
+        self.by_shape = by_shape
 
 
 def json_object(data: bytes, *, in_choices: bool = True) -> dict[str, Any] | None:
@@ -78,7 +80,8 @@ def json_object(data: bytes, *, in_choices: bool = True) -> dict[str, Any] | Non
     if reported is None and isinstance(body, dict) and body.get("detail") and "choices" not in body:
         reported = {"message": body["detail"], **body}  # FastAPI, where it is no answer's beginning
     if is_error or reported is not None:
-        raise ServerReportedError(body if reported is None else reported)
+        by_shape = not is_error and isinstance(body, dict) and not body.get("error") and "choices" not in body
+        raise ServerReportedError(body if reported is None else reported, by_shape=by_shape)
     if body is None:
         return {}  # some servers show by a null that they live
     if not isinstance(body, dict):

@@ -154,6 +154,7 @@ class FailoverView:
         nothing_shown: whether the reader has nothing of the answer.
         may_continue: whether another endpoint may continue the answer.
         writers: names of endpoints that have written part of the answer.
+        has_spare: whether an answer is there that may be delivered: nobody is asked twice to better it.
     """
 
     now: float
@@ -167,6 +168,7 @@ class FailoverView:
     nothing_shown: bool
     may_continue: bool
     writers: Collection[str] = ()
+    has_spare: bool = False
 
     def beginning(self, candidate: Candidate, *, if_proved: bool) -> Beginning | None:
         """Return where this endpoint could begin; None where it cannot take over: the one rule of who may, and when.
@@ -206,6 +208,8 @@ def next_step(view: FailoverView, failure: EndpointFailure) -> Step:
 
 
 def _retry(view: FailoverView) -> Step:
+    if view.has_spare:
+        return GiveUp()
     # Whoever broke off this answer is asked to prove that it continues only where nobody else is there: a proof takes
     # several requests, and the reader waits for the error.
     is_alone = len(set(view.order)) == 1

@@ -158,7 +158,7 @@ class SilenceControl:
             return None
         heir = self._next_heir(now)
         if heir is None:
-            return None
+            return self._in_place(silent[0], SOON) if self._betters(silent[0]) else None
         # All of them must be slow.
         slow = [max(a.works_from_at, a.quiet_from) + self._slow_s(a, heir.least) for a in silent]
         at = max(heir.not_before, *slow)
@@ -168,6 +168,8 @@ class SilenceControl:
         if not writer.active or writer.paused_at is not None or writer.waits_for_its_turn:
             return None
         heir = self._next_heir(now)
+        if heir is None and self._betters(writer):
+            return self._in_place(writer, SOON)
         if heir is None:
             # A model on this machine writes text token by token: one that does not hangs, and may be asked again.
             hangs = writer.candidate.place == "device" and writer.first_content_at is not None
@@ -183,6 +185,11 @@ class SilenceControl:
         silent = SilentWriter(writer.silent_from, limit_s, dry_at, self._false_alarms)
         at = doubted_at(silent, heir.candidate, self._config.prompt_tokens + self._transcript.tokens)
         return _Due(max(at, heir.not_before), [writer], heir)
+
+    def _betters(self, state: AttemptState) -> bool:
+        """Whether the reader waits for this attempt although an answer is there, of one that was asked before it."""
+        spare = self._transcript.spare
+        return spare is not None and spare.writer.number < state.number
 
     def _in_place(self, state: AttemptState, least: Limits) -> _Due | None:
         """Let an attempt fail that another one can only replace; only where nothing need be learnt for that."""
@@ -212,7 +219,7 @@ class SilenceControl:
         view, failures = self._failover.view(now), self._failover.failures
         busy = {a.candidate.name for a in self._attempts.states if a.active}
         fresh = [[n for n in names if n not in failures.failed] for names in (self._plan.heirs, self._spared)]
-        again = failures.left(view.max_retries)
+        again = [] if view.has_spare else failures.left(view.max_retries)
         for names in (*fresh, [n for n in again if n in self._plan.heirs or n in self._spared]):
             for if_proved in (False, True):
                 for name in names:

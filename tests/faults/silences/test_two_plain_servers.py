@@ -302,6 +302,43 @@ async def test_a_first_server_that_is_only_slow_is_not_replaced_for_good(first_s
     assert set(winners[6:]) == {"server"}
 
 
+# ---------------------------------------------------------------------- an answer is there, and might be bettered
+
+NOTHING_SAID = Reply(
+    [4.0, sse(chunk(finish="length"))]
+)  # a model that has used up its limit on thoughts unseen
+
+
+@pytest.mark.parametrize("max_retries", [0, 2])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_who_has_ended_without_content_is_not_asked_again_and_again(stream, max_retries):
+    asker, _ = client(NOTHING_SAID, NOTHING_SAID, max_retries=max_retries)
+    async with asker:
+        heard = await hear(asker, stream=stream)
+    assert (heard.error, heard.text, len(heard.started)) == (None, "", 2)
+    assert heard.took_s < 10.0
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_empty_answer_of_a_hedge_does_not_end_the_first_choice(stream):
+    asker, _ = client(plain(first_s=8.0), Reply([0.1, sse(chunk(finish="length"))]))
+    async with asker:
+        heard = await hear(asker, stream=stream)
+    assert (heard.error, heard.text, len(heard.started)) == (None, TEXT, 2)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("nothing", NOTHING)
+async def test_an_answer_that_says_that_it_failed_is_not_held_back_for_a_silent_backup(nothing, stream):
+    said = Reply([*paced(SAID[:4], 0.1), sse(chunk(finish="abort"))])
+    asker, _ = client(said, Reply(NOTHING[nothing]))
+    async with asker:
+        heard = await hear(asker, stream=stream)
+    assert (heard.error, heard.text) == (None, "".join(WORDS[:4]))
+    assert heard.took_s < 5.5
+    assert len(heard.started) == 2
+
+
 # ---------------------------------------------------------------------- nobody may take over
 
 
