@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
@@ -34,6 +35,14 @@ if TYPE_CHECKING:
     from disco.endpoints.redaction import Redact
 
 __all__ = ["may_ask_server", "model_list", "open_session", "respond", "way_of"]
+
+# What is posted to these makes no model work that costs: it stores, checks, counts, manages or cancels.
+_FREE = re.compile(
+    r"/?(?:files|uploads|vector_stores|conversations|assistants|skills|moderations|organization|projects)(?:/|$)"
+    r"|/?threads(?!.*/runs)"
+    r"|/?chat/completions/[^/]+$"  # changes what the server has stored of an answer
+    r"|.*/(?:cancel|input_tokens)$"
+)
 
 
 def may_ask_server(client: RoutedClient, options: FinalRequestOptions) -> bool:
@@ -99,8 +108,9 @@ def way_of(
             "hook cannot be applied, and nothing was sent. Use chat.completions.create with one choice, or "
             "with_options(redact=None) for requests that need no redaction."
         )
-    if options.method.lower() == "post":
-        router.tell_uncounted(own, options.url.partition("?")[0])
+    path = options.url.partition("?")[0]
+    if options.method.lower() == "post" and not _FREE.match(path):
+        router.tell_uncounted(own, path)
     return None
 
 

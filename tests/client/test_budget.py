@@ -215,6 +215,15 @@ async def test_what_no_budget_counts_is_said_once_where_there_is_one(budget, war
     document = Reply([json.dumps(body).encode()], 200, {"content-type": "application/json"})
     one = client(MemoryServer(document), policy=preset("server_only"), budget=budget)
     async with one:
+        for free in (
+            "/files",
+            "/moderations",
+            "/uploads/u/parts",
+            "/threads/t/messages",
+            "/responses/r/cancel?a=b",
+        ):
+            await one.post(free, cast_to=object, body={})
+        assert [record for record in caplog.records if record.name == "disco"] == []
         for _ in range(2):
             made = await one.embeddings.create(model="m", input="sea", encoding_format="float")
             assert made.data[0].embedding == [0.5]
@@ -222,3 +231,15 @@ async def test_what_no_budget_counts_is_said_once_where_there_is_one(budget, war
     assert [line.partition(":")[0] for line in said] == [
         "POST /embeddings goes to the server as it is"
     ] * warned
+
+
+@pytest.mark.parametrize(
+    "path", ["/completions", "/images/generations", "/threads/runs", "/rerank", "/batches"]
+)
+async def test_whatever_may_cost_is_said_to_be_uncounted(path, caplog):
+    document = Reply([b"{}"], 200, {"content-type": "application/json"})
+    budget = {"server_tokens": 600, "per": "day"}
+    async with client(MemoryServer(document), policy=preset("server_only"), budget=budget) as one:
+        await one.post(path, cast_to=object, body={})
+    said = [record.getMessage() for record in caplog.records if record.name == "disco"]
+    assert [line.partition(" goes")[0] for line in said] == [f"POST {path}"]

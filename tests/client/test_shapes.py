@@ -197,6 +197,13 @@ async def test_a_cut_answer_is_incomplete_and_says_why_and_an_empty_one_is_an_an
         cut = await one.responses.create(model="m", input="x", max_output_tokens=16)
     assert (cut.status, cut.incomplete_details.reason) == ("incomplete", "max_output_tokens")
     assert cut.output[0].status == "incomplete"
+    async with asking(server_of(chunk("Long"), chunk(finish="abort"))) as one:
+        failed = await one.responses.create(model="m", input="x")
+        events = [e async for e in await one.responses.create(model="m", input="x", stream=True)]
+    for response in (failed, events[-1].response):
+        assert (response.status, response.output_text) == ("incomplete", "Long")
+        assert (response.incomplete_details, response.output[0].status) == (None, "incomplete")
+    assert (events[0].response.status, events[-1].type) == ("in_progress", "response.incomplete")
     async with asking(server_of(chunk(role="assistant"), chunk(finish="stop"))) as one:
         empty = await one.responses.create(model="m", input="x")
         events = [e.type async for e in await one.responses.create(model="m", input="x", stream=True)]

@@ -180,5 +180,24 @@ SAID = [
         ("digits", 400, "Invalid value 402: 'seed' must be below 401 (429)."),
         ("vLLM", 422, "messages.4.content: the model's template allows no 404"),
         ("a tool's name", 400, "Invalid schema for function 'account_balance': 'model' is not an object."),
+        # words of an overload, which are the application's
+        (
+            "OpenAI, a tool's enum",
+            400,
+            _message(
+                "Invalid schema for function 'report': In context=('properties', 'state'), enum value 'throttled' "
+                "does not validate against {'type': 'integer'}.",
+                type="invalid_request_error",
+                param="tools[0].function.parameters",
+                code="invalid_function_parameters",
+            ),
+        ),
+        ("a parameter", 400, _message("Too many requests in a batch.", param="batch")),
+        ("a code", 400, _message("Rate limited is no role.", type="x", code="invalid_value")),
+        ("Gemini's status", 400, _message("Field state: throttled.", status="INVALID_ARGUMENT")),
+        ("a field", 400, "Unknown parameter: 'overloaded'"),
+        ("a limit", 422, "max_tokens is over capacity of 4096 tokens"),
+        ("a function", 400, "Function name 'service unavailable handler' is invalid"),
+        ("a list", 422, 'state: must be one of ["ok", "throttled"], and no \u201cToo many requests\u201d'),
     ),
 ]

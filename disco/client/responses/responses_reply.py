@@ -22,6 +22,7 @@ from disco.endpoints.openai_api.chunk_repair import text_beside_parts
 from disco.endpoints.openai_api.chunk_template import remade
 from disco.endpoints.openai_api.error_mapping import FAILED_EVENT
 from disco.events import Delta, DeltaKind, ToolCallDelta
+from disco.session.answer_rule import has_failed
 
 __all__ = ["ResponsesEncoder"]
 
@@ -86,6 +87,7 @@ class ResponsesEncoder:
         self._calls: dict[int, int] = {}  # the places of the calls that were made here, by that index
         self._begun = False  # whether there was an event
         self._is_own = False  # whether any was made here
+        self._status = "in_progress"  # of the whole response
         self._failed: dict[str, Any] | None = None  # the server's event that says why it gave up
         self._number = 0
         self._out: list[dict[str, Any]] = []
@@ -152,12 +154,14 @@ class ResponsesEncoder:
         self._begin()
         self._close()
         reason = finish_reason(live)
-        status = "incomplete" if reason in _INCOMPLETE else "completed"
+        why = _INCOMPLETE.get(reason)
+        # The API has no word for an answer that failed at its server and is all there is of it.
+        self._status = "incomplete" if why or has_failed(reason) else "completed"
         if not self._items:  # an empty answer still has one item
             self._open("message", {"role": "assistant", "content": []})
             self._close()
-        if status == "incomplete":
-            self._base["incomplete_details"] = {"reason": _INCOMPLETE[reason]}
+        if self._status == "incomplete":
+            self._base["incomplete_details"] = {"reason": why} if why else None
             self._items[max(self._items)]["status"] = "incomplete"
         usage = answer_usage(live)
         self._base["usage"] = {
@@ -173,7 +177,7 @@ class ResponsesEncoder:
             "total_tokens": usage.total_tokens,
         }
         self._base["completed_at"] = int(time.time())
-        self._emit(f"response.{status}", response=self._response(status))
+        self._emit(f"response.{self._status}", response=self._response())
         return self._flush()
 
     def document(self, deltas: Sequence[Delta], live: LiveSession) -> bytes:
@@ -185,8 +189,7 @@ class ResponsesEncoder:
             # Some servers leave the items out of their last event; then they are in earlier ones.
             return json.dumps(last if last.get("output") or not self._items else self._filled(last)).encode()
         self._last_steps(live)
-        status = "incomplete" if self._base["incomplete_details"] else "completed"
-        return json.dumps(self._response(status)).encode()
+        return json.dumps(self._response()).encode()
 
     # ------------------------------------------------------------------ deltas
 
@@ -195,7 +198,7 @@ class ResponsesEncoder:
         if not self._begun:
             self._begun = True
             for step in ("created", "in_progress"):
-                self._emit(f"response.{step}", response=self._response("in_progress"))
+                self._emit(f"response.{step}", response=self._response())
 
     def _take(self, delta: Delta) -> None:
         if type(delta.raw) is dict:
@@ -421,8 +424,8 @@ class ResponsesEncoder:
         made: ResponseTextDeltaEvent = remade(like, fields)
         return made
 
-    def _response(self, status: str) -> dict[str, Any]:
-        return {**self._base, "status": status, "output": self._output()}
+    def _response(self) -> dict[str, Any]:
+        return {**self._base, "status": self._status, "output": self._output()}
 
     def _output(self) -> list[dict[str, Any]]:
         return [dict(self._items[index]) for index in sorted(self._items)]

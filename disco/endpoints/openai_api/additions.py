@@ -10,7 +10,8 @@ for the model once a request without it was answered. What may have any other ca
 nothing can be read, words at a status that blames no request - is a doubt: only the first try of a request to a server
 that is not known to take the addition is sent again, once, and the second time teaches. All other failures are left to
 the session, and the last try of a request goes without what disco adds, where the server is not known to take it. There
-is such a try of a whole answer where the application wants no retries, too: with the SDK, it would have been the first.
+is such a try of a whole answer where the application wants no retries, too (with the SDK, it would have been the first)
+but not after a piece of the answer: then the server streams.
 """
 
 from __future__ import annotations

@@ -69,8 +69,7 @@ class ServerAttempt(Attempt):
                 raise StopAsyncIteration from None
             if self._was is not None and not isinstance(error, openai.APIStatusError):
                 error = self._was  # the second request has shown nothing better
-            response = None if self._answer is None else self._answer.response
-            raise self._asked.failure(error, response) from error
+            raise self._asked.failure(error, self._answer) from error
         finally:
             self._running = False
             if self._idle is not None:

@@ -155,10 +155,12 @@ class ServerRequest:
         classes = () if asked is None else asked.classes
         return ChatReader(several, hides_logprobs=asked is not None, classes=classes)
 
-    def failure(self, error: Exception, response: httpx2.Response | None) -> EndpointFailure:
-        """Return an error as the failure of an attempt; `response`: what came, if anything."""
-        failure = self._failure(error, response)
-        failure.once_more = self._asked_more(failure)
+    def failure(self, error: Exception, answer: ServerAnswer | None) -> EndpointFailure:
+        """Return an error as the failure of an attempt; `answer`: what came, if anything."""
+        failure = self._failure(error, None if answer is None else answer.response)
+        # Where a piece of the answer has come, the server streams.
+        has_begun = answer is not None and answer.reader.tokens > 0
+        failure.once_more = not has_begun and self._asked_more(failure)
         return failure
 
     def _failure(self, error: Exception, response: httpx2.Response | None) -> EndpointFailure:

@@ -134,6 +134,8 @@ class EventSplitter:
         self._rest += _COMMENTS.sub(b"", data)
 
     def _check_size(self) -> None:
+        if self._rest.startswith(b":") and b"\n" not in self._rest:
+            del self._rest[1:]  # a comment between two events may be of any length
         if len(self._rest) > self._most_bytes:
             raise EventTooLargeError(f"an event of more than {self._most_bytes / 2**20:g} MiB")
 

@@ -56,6 +56,14 @@ def test_comments_between_the_lines_of_an_event_do_not_fill_it(size):
     assert [event for read in reads for event in splitter.feed(read)] == [b"a\n:b", b"c"]
 
 
+@pytest.mark.parametrize("size", [1, 900, 65_536])
+def test_a_comment_between_events_may_have_any_length(size):
+    stream = b"data: a\n\n: " + b"x:" * 9_000 + b"\ndata: b\n\n:" + b"y" * 9_000 + b"\n\ndata: c\n\n"
+    splitter = EventSplitter(most_bytes=2_000)
+    reads = [stream[at : at + size] for at in range(0, len(stream), size)]
+    assert [event for read in reads for event in splitter.feed(read)] == [b"a", b"b", b"c"]
+
+
 @given(
     texts=st.lists(st.text(alphabet="aé€😀 \u2028\x85", max_size=8), min_size=1, max_size=6),
     newline=st.sampled_from([b"\n", b"\r\n", b"\r"]),

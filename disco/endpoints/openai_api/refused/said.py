@@ -80,7 +80,7 @@ def said_by(error: openai.APIError) -> Said:
     inner: int | None = None
     param = ""
     for name, value in _fields(error):
-        if name == "param" and not param and isinstance(value, str):
+        if name == "param" and not param and isinstance(value, str) and value != "None":  # LiteLLM's null
             param = value
         if name in _STATUSES and inner is None:
             inner = _status(value)

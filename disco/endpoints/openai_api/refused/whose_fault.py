@@ -123,11 +123,18 @@ _OWN_AT: Final = frozenset({400, 422})
 _OWN_WORDS: Final = re.compile(
     r"\boverloaded\b|\btoo many requests\b|\bthrottl(?:ed|ing)"  # Anthropic, OpenAI, Bedrock; OpenRouter with 400
     r"|\brate.?limit(?:ed\b| (?:is |was |has been )?(?:exceeded|reached))"
-    r"|\bcapacity exceeded\b|\b(?:over|at|insufficient|no) capacity\b"  # Mistral, Groq
+    r"|\bcapacity exceeded\b|\b(?:over|at|insufficient|no) capacity\b(?! of\b)"  # Mistral, Groq; a limit is "of 4096"
     r"|\b(?:server|service|system|engine|provider)\b[^.]{0,30}\b(?:busy|temporarily unavailable)\b"
     r"|\b(?:internal server error|service unavailable|bad gateway|gateway time-?out)\b"  # HTTP's phrases
     r"|\bupstream (?:\w+ )?(?:error|time-?out)\b",
     re.IGNORECASE,
+)
+# None of them counts where the error says which part of the request is at fault, or within quotation marks: a schema
+# may hold any word. OpenAI's general type says nothing; gateways give it to all that their providers said.
+_OF_THE_REQUEST: Final = re.compile(r"invalid_(?!request_error$)")
+# Not the values in a provider's JSON, which gateways put into their own text.
+_QUOTED: Final = re.compile(
+    r"(?<!\w)(?<![\"']:)(?<![\"']: )(?:([\"'`]).*?(?:\1(?!\w)|$)|\u201c[^\u201d\n]*)", re.MULTILINE
 )
 _FLAGGED_WORDS: Final = re.compile(r"\bflagged\b|\bmoderation\b", re.IGNORECASE)  # OpenRouter, with 403
 
@@ -155,6 +162,7 @@ def kind_of_refusal(said: Said, words: str) -> FailureKind | None:
             return FailureKind.MODEL
         if said.param == "stream" or _UNFIT_WORDS.search(words):
             return FailureKind.UNSERVED
-    if status in _OWN_AT and _OWN_WORDS.search(words):
+    is_of_request = said.param or any(map(_OF_THE_REQUEST.match, said.codes))
+    if status in _OWN_AT and not is_of_request and _OWN_WORDS.search(_QUOTED.sub("", words)):
         return FailureKind.SERVER
     return None
