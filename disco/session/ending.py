@@ -65,10 +65,10 @@ class Ending:
         """Deliver an answer that was to be bettered, for want of a better one; False where there is none."""
         if self.rise is not None and self.rise.stand(now, out):
             return True
-        spare = self._transcript.take_spare(now)
-        if spare is not None:
-            self.finish(spare.writer, spare.reason, now, out)
-        return spare is not None
+        kept = self._transcript.take_kept(now)
+        if kept is not None:
+            self.finish(kept.writer, kept.reason, now, out)
+        return kept is not None
 
     def cancel(self, now: float, out: list[Effect]) -> None:
         """End the answer because its reader has left."""

@@ -12,7 +12,7 @@ from disco.request import Prefix
 from disco.session.answer_rule import Calls
 from disco.session.attempt.attempt_state import AttemptState
 
-__all__ = ["Aside", "Segment", "Spare", "Times", "Transcript"]
+__all__ = ["Aside", "KeptAnswer", "Segment", "Times", "Transcript"]
 
 # A look-up of a member on its enum class runs Python code (3.11), and these members are needed for every token.
 _TEXT, _ROLE, _TOOL = DeltaKind.TEXT, DeltaKind.ROLE, DeltaKind.TOOL
@@ -47,8 +47,10 @@ class Aside:
 
 
 @dataclass(frozen=True, slots=True)
-class Spare:
-    """An answer that failed by what its end says, or read half of its prompt: delivered as it is for want of better.
+class KeptAnswer:
+    """An answer that is there, and that the SDK would give, while another endpoint is to write a better one.
+
+    Its end says that it failed, its server has cut the prompt, or it is empty. It is delivered if nobody does better.
 
     Attributes:
         writer: the attempt that ended it.
@@ -90,7 +92,7 @@ class Transcript:
         has_more: whether it has had content besides text and reasoning: a tool call, a sound.
         calls: its tool calls, which are held back until they are whole; None: they are passed on as they come.
         dropped: the longest text that was dropped because the answer began anew.
-        spare: the first answer that is there but is to be bettered; None: there is none.
+        kept: the first such answer; None: there is none.
         generated: when tokens were written, those after a cut included.
         turns: (place in `generated`, the attempt's number) from which on that attempt wrote.
         released: when the reader got them.
@@ -106,7 +108,7 @@ class Transcript:
         self._refuses = False
         self.calls = Calls() if holds_calls else None
         self.dropped = ""
-        self.spare: Spare | None = None
+        self.kept: KeptAnswer | None = None
         self._held: list[Delta] = []  # a call that is not whole yet, and all that came behind it
         self._was_only_text = True  # before it
         self.generated, self.released = Times(), Times()
@@ -434,40 +436,40 @@ class Transcript:
             for delta in removed:
                 self.push(delta, now)
 
-    def keep_spare(self, state: AttemptState, reason: str, beyond: list[Delta] | None, now: float) -> bool:
+    def keep(self, state: AttemptState, reason: str, beyond: list[Delta], now: float) -> bool:
         """Remember the answer as an attempt has ended it, if it is the first such one; return whether it is kept.
 
         `beyond`: as for `add`; of one that is not the writer, all that it has written.
         """
-        if self.spare is not None:
+        if self.kept is not None:
             return False
         whole = None
         if state is not self.writer:
             if not self.nothing_shown:
                 return False
-            whole = Aside(list(beyond or ()), ((0, state),))
+            whole = Aside(list(beyond), ((0, state),))
         elif self.nothing_shown:
             aside = self.set_aside(0)
             self.put_back(aside, now)
-            whole = Aside([*aside.deltas, *(beyond or ())], aside.segments)
-        self.spare = Spare(state, reason, whole)
+            whole = Aside([*aside.deltas, *beyond], aside.segments)
+        self.kept = KeptAnswer(state, reason, whole)
         return True
 
-    def take_spare(self, now: float) -> Spare | None:
-        """Let the answer end as the spare one did; None where there is none."""
-        spare, removed = self.spare, self._removed
-        if spare is None:
+    def take_kept(self, now: float) -> KeptAnswer | None:
+        """Let the kept answer be the answer; None where there is none."""
+        kept, removed = self.kept, self._removed
+        if kept is None:
             return None
-        if spare.whole is not None and self.nothing_shown:
+        if kept.whole is not None and self.nothing_shown:
             self.begin_anew()
-            self.put_back(spare.whole, now)
-        elif self.writer is not spare.writer:
+            self.put_back(kept.whole, now)
+        elif self.writer is not kept.writer:
             self._drop_calls()  # of whoever went on
             while len(self.segments) > 1 and not self.segments[-1].tokens:
                 self.segments.pop()
-            if self.segments[-1].writer is not spare.writer:
-                self._goes_on_by(spare.writer)
+            if self.segments[-1].writer is not kept.writer:
+                self._goes_on_by(kept.writer)
             for delta in removed:
                 self.push(delta, now)
-        self.writer = spare.writer
-        return spare
+        self.writer = kept.writer
+        return kept

@@ -119,7 +119,7 @@ class Writing:
         elif writer is None and self._attempts.others_active(state):
             # An attempt without content does not end the answer while another attempt may still write. It has nothing
             # more to say, so that nobody asks it again because that one is late.
-            self._transcript.keep_spare(state, ended.finish_reason, state.held, now)
+            self._transcript.keep(state, ended.finish_reason, state.held, now)
             self._attempts.leave(state, AttemptOutcome.LOST, now)
             self._failover.failures.failed.add(state.candidate.name)
         elif state is writer or writer is None:
@@ -194,15 +194,13 @@ class Writing:
 
     def _keep(self, state: AttemptState, ended: Ended, now: float) -> bool:
         """Keep what an attempt has written, to be delivered where nobody has better; return whether it is there."""
-        moving, is_apart = self._migration.moving, self._migration.is_target(state) and not state.prefix
+        moving = self._migration.moving
         if state is self._transcript.writer and state.tokens:
-            beyond = None if moving is None else moving.beyond
-            return self._transcript.keep_spare(state, ended.finish_reason, beyond, now)
-        return (
-            is_apart
-            and is_content(state.held)
-            and self._transcript.keep_spare(state, ended.finish_reason, state.held, now)
-        )
+            beyond = [] if moving is None else moving.beyond
+            return self._transcript.keep(state, ended.finish_reason, beyond, now)
+        if self._migration.is_target(state) and not state.prefix and is_content(state.held):
+            return self._transcript.keep(state, ended.finish_reason, state.held, now)
+        return False
 
     def _add(self, state: AttemptState, deltas: list[Delta], now: float) -> None:
         """Add the writer's deltas to the answer, or after the cut where a migration is under way."""

@@ -158,9 +158,7 @@ class _Part:
             "role": self._role or "assistant",
             "content": _joined(self.texts)
             if self._has_parts
-            else "".join(self.texts)
-            if self.texts
-            else None,
+            else ("".join(self.texts) if self.texts else None),
         }
         for call in _dicts(self._message.get("tool_calls")):
             call.pop("index", None)

@@ -75,9 +75,8 @@ class ChunkReader:
     def __init__(self) -> None:
         self._halves = Halves()
         self._implied: str | None = None  # the reason that follows from what came, where none is given
-        self._reported: tuple[ServerReportedError, int] | None = (
-            None  # the last by its shape, and `tokens` then
-        )
+        # The last error that only looks like one, and `tokens` then.
+        self._reported: tuple[ServerReportedError, int] | None = None
         self._tokens_at_end = 0
         self.done = False
         self.finish_reason: str | None = None

@@ -209,7 +209,7 @@ class FailoverControl:
             starts_wait=transcript.writer is None and bool(self._race.pending),
             has_content=transcript.tokens > 0,
             nothing_shown=transcript.nothing_shown,
-            has_spare=transcript.spare is not None,
+            has_kept=transcript.kept is not None,
             may_continue=transcript.may_be_continued and self._config.may_continue and not is_to_a_part,
             writers={segment.writer.candidate.name for segment in transcript.segments},
         )

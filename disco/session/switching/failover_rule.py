@@ -154,7 +154,7 @@ class FailoverView:
         nothing_shown: whether the reader has nothing of the answer.
         may_continue: whether another endpoint may continue the answer.
         writers: names of endpoints that have written part of the answer.
-        has_spare: whether an answer is there that may be delivered: nobody is asked twice to better it.
+        has_kept: whether an answer is there that may be delivered: nobody is asked twice to better it.
     """
 
     now: float
@@ -168,7 +168,7 @@ class FailoverView:
     nothing_shown: bool
     may_continue: bool
     writers: Collection[str] = ()
-    has_spare: bool = False
+    has_kept: bool = False
 
     def beginning(self, candidate: Candidate, *, if_proved: bool) -> Beginning | None:
         """Return where this endpoint could begin; None where it cannot take over: the one rule of who may, and when.
@@ -208,7 +208,7 @@ def next_step(view: FailoverView, failure: EndpointFailure) -> Step:
 
 
 def _retry(view: FailoverView) -> Step:
-    if view.has_spare:
+    if view.has_kept:
         return GiveUp()
     # Whoever broke off this answer is asked to prove that it continues only where nobody else is there: a proof takes
     # several requests, and the reader waits for the error.
@@ -218,7 +218,7 @@ def _retry(view: FailoverView) -> Step:
         beginning = view.beginning(candidate, if_proved=is_alone or name not in view.writers)
         is_last = view.failures.retries[name] + 1 >= view.max_retries
         if is_last and name in view.failures.once_more and view.nothing_shown:
-            beginning = Beginning.ANEW  # an answer is not continued as a whole
+            beginning = Beginning.ANEW  # without the stream, and nobody continues an answer without one
         if beginning is not None and at <= view.until:
             return Retry(candidate, beginning, at)
     return GiveUp()

@@ -188,8 +188,8 @@ class SilenceControl:
 
     def _betters(self, state: AttemptState) -> bool:
         """Whether the reader waits for this attempt although an answer is there, of one that was asked before it."""
-        spare = self._transcript.spare
-        return spare is not None and spare.writer.number < state.number
+        kept = self._transcript.kept
+        return kept is not None and kept.writer.number < state.number
 
     def _in_place(self, state: AttemptState, least: Limits) -> _Due | None:
         """Let an attempt fail that another one can only replace; only where nothing need be learnt for that."""
@@ -219,7 +219,7 @@ class SilenceControl:
         view, failures = self._failover.view(now), self._failover.failures
         busy = {a.candidate.name for a in self._attempts.states if a.active}
         fresh = [[n for n in names if n not in failures.failed] for names in (self._plan.heirs, self._spared)]
-        again = [] if view.has_spare else failures.left(view.max_retries)
+        again = [] if view.has_kept else failures.left(view.max_retries)
         for names in (*fresh, [n for n in again if n in self._plan.heirs or n in self._spared]):
             for if_proved in (False, True):
                 for name in names:
