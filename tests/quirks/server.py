@@ -121,7 +121,8 @@ class QuirkServer:
         leaving = asyncio.create_task(reader.read(1))
         try:
             await asyncio.wait([answering, leaving], return_when=asyncio.FIRST_COMPLETED)
-            if answering.done():
+            # A client that leaves may be seen by a write first.
+            if answering.done() and not isinstance(answering.exception(), ConnectionError):
                 answering.result()
             else:
                 self.left += 1

@@ -107,7 +107,8 @@ def answer(server: Candidate, times: list[float], pace: Pace | None, count: Coun
         decode_tps=60.0,
         continues=True,
     )
-    config = SessionConfig(PROMPT_TOKENS, pace_tps=None if pace is None else pace.tps)
+    pace_tps = None if pace is None else pace.tps
+    config = SessionConfig(PROMPT_TOKENS, pace_tps=pace_tps, is_hedged=True)  # as the client has it
     candidates = {"server": server, "device": device}
     session = Session(PLAN, candidates, config, Playback(pace), AnswerLengths.geometric(60.0))
     scripts = Recorded(

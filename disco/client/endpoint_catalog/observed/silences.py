@@ -1,15 +1,14 @@
 """What is learnt of an endpoint's silences: how long its healthy answers are silent, and how late they begin.
 
 Of each attempt that wrote enough, its longest gap counts (`profiles.upper_tail` says why). Of an attempt that was
-stopped while it was silent, only that the gap would have been longer is known. A stall is no gap. A server that was
-silent until its heir wrote has stalled, so that silence says nothing (`AttemptState.fell_silent`): else one that hangs
-again and again would teach its clients to wait for it. One that is slower as a whole comes back before its heir writes,
-now and then, and the limits follow those silences. Where a hedge is always the first to write, one start in six is
-waited for (`unheard`): a slow first choice must not be replaced for good. A model on this machine is believed to be
-slower.
+stopped while it was silent, only that the gap would have been longer is known. A server that was silent until its heir
+or its hedge wrote says nothing (`AttemptState.fell_silent`): else one that hangs again and again would teach its
+clients to wait for it. A model on this machine is believed to be slower.
 
-What doubts that prove wrong may cost is bounded as well (`doubts_left`): each answer earns a tenth of a doubt, and such
-a doubt takes a whole one. So at most about one in ten answers of an endpoint starts an heir in vain.
+What a doubt may cost is bounded (`doubts_left`): each answer earns a tenth of one. A doubt of a start takes a whole
+one, and so does one in mid-text that proves wrong, because the silent one goes on. So at most about one in ten answers
+starts another endpoint in vain. When the doubts are used up, the next silence is waited for, and its end is seen: if
+the server writes, it was slow, and the limits follow; if not, it hangs, and all doubts are there again.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ HEDGED_SHARE = 0.01  # of healthy answers, whose first token takes longer than `
 LEAST_SILENCE_S = 0.1  # below, gaps say more about this machine than about an endpoint
 FEWEST_TOKENS = 8  # the longest gap of a shorter answer says little about that of a long one
 EARNED, MOST_DOUBTS = 0.1, 5.0  # doubts that an answer earns, and the most that are kept
-MOST_UNHEARD = 5  # starts in a row whose end nobody saw; the next one is waited for
 
 Observation = tuple[str, float]
 """A kind of `KINDS`, and the number."""
@@ -45,13 +43,11 @@ class Silences:
         gaps: the longest gap of each answer, s.
         starts: times to first token: as a multiple of the expected time where that depends on the prompt, else in s.
         doubts_left: how many more doubts may start another endpoint.
-        unheard: starts in a row of which nobody saw the end, because another endpoint wrote.
     """
 
     gaps: UpperTail = field(default_factory=UpperTail)
     starts: UpperTail = field(default_factory=UpperTail)
     doubts_left: float = MOST_DOUBTS
-    unheard: int = 0
 
     def observe(self, kind: str, value: float) -> None:
         """Add one observation of a kind in `KINDS`."""
@@ -63,8 +59,8 @@ class Silences:
 
     @property
     def may_be_doubted(self) -> bool:
-        """Whether a doubt is left, and none is to be waited for; see `Candidate.may_be_doubted`."""
-        return self.doubts_left >= 1.0 and self.unheard < MOST_UNHEARD
+        """Whether a doubt is left; see `Candidate.may_be_doubted`."""
+        return self.doubts_left >= 1.0
 
     def silence_s(self) -> float | None:
         """Return `Candidate.silence_s`; None where too little is known."""
@@ -76,15 +72,15 @@ class Silences:
         return self.starts.exceeded_by(HEDGED_SHARE)
 
     def count(self, state: AttemptState) -> None:
-        """Count the doubt that an attempt of a finished answer has cost in vain, or what it has earned."""
-        if state.fell_silent:
-            if state.first_content_at is None:  # where it was waited for, it hangs: the next ones are not
-                self.unheard = self.unheard + 1 if state.candidate.may_be_doubted else 0
-            return
-        # Who was waited for, and has written, is waited for until enough is known of it.
-        if state.first_content_at is not None and (state.candidate.may_be_doubted or self.slow_start()):
-            self.unheard = 0
+        """Count the doubt that an attempt of a finished answer has cost, or what it has earned."""
+        waited_for = not state.candidate.may_be_doubted
         change = EARNED if state.doubted_at is None else -1.0
+        if state.fell_silent:
+            if state.first_content_at is not None:
+                return
+            change = MOST_DOUBTS if waited_for else -1.0  # it hangs: the next ones are not waited for
+        elif waited_for and self.slow_start() is None:
+            change = min(change, 0.0)  # until enough is known of it
         self.doubts_left = min(MOST_DOUBTS, max(0.0, self.doubts_left + change))
 
 
