@@ -65,9 +65,10 @@ def test_its_policy_runs_live_and_in_replay_and_its_endpoint_answers(installed, 
     }
     assert all(one["text"].strip() and one["winner"] for one in told.values())
     # The device promises a first word within 0.6 s for the short prompt, and not for the long one.
-    assert told["short"]["started_s"]["device"] < 0.3
-    assert told["short"]["started_s"].get("server", 0.6) > 0.55
-    assert told["long"]["started_s"]["server"] < 0.5
+    short, long = told["short"]["started_s"], told["long"]["started_s"]
+    assert min(short, key=short.get) == "device"
+    assert short.get("server", 0.6) > 0.55
+    assert long["server"] - min(long.values()) < 0.5
     assert told["command"]["started_s"].keys() == {"device"}
     for evaluator in ("vectorised", "events"):
         cells = json.loads((tmp_path / f"{evaluator}.json").read_text(encoding="utf-8"))["cells"]
