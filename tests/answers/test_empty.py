@@ -42,6 +42,13 @@ async def test_another_endpoint_answers(reply, stream):
         assert len(server.requests) == 2 + (is_streamed and not stream)
 
 
+async def test_who_has_not_streamed_is_not_asked_again_without_a_stream():
+    client, server = two(document({"content": None}, finish=None), good())
+    async with client:
+        assert (await told(client, stream=False)).text == GOOD
+        assert len(server.requests) == 2
+
+
 @both
 async def test_the_breaker_counts_it(stream):
     """An endpoint that answers with nothing again and again is asked last."""

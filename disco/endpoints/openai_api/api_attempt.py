@@ -151,7 +151,8 @@ class ServerAttempt(Attempt):
         if reader.finish_reason is None or (is_empty and not asked.request.may_be_empty):
             why = error_mapping.incomplete(asked.name)
             # llama-cpp-python's server refuses log probabilities by a status of 200 and nothing else.
-            for status in (200, 0) if answer.is_at_end and reader.finish_reason is None else (0,):
+            statuses = (200, 0) if answer.is_at_end and reader.finish_reason is None else (0,)
+            for status in () if answer.is_document else statuses:  # it has not streamed, so that is not why
                 if await self._asks_again(answer, Refusal(status, says_nothing=True), why):
                     return await self._open()
         return self._end(answer)
