@@ -95,8 +95,8 @@ class Candidate:
             is known.
         slow_start: a first token hardly ever takes longer than so many times `overhead_s` and prefill; None where too
             little is known.
-        may_be_doubted: whether these two count. False: it was doubted so often lately that only a long silence starts
-            another endpoint, so that its end is seen.
+        may_be_doubted: False where it was doubted so often lately that only a long silence starts another endpoint, so
+            that its end is seen; the two above then count where they are longer.
         load_s: time until the model is loaded, before that, s; 0 when it is.
         loads: whether the model, where it is not loaded, is loaded from the request on, also while other endpoints
             write.

@@ -73,15 +73,18 @@ class Deadlines:
 
     def of(self, attempt: Silent) -> float:
         """Return the attempt's deadline, in seconds; `inf` where no clock runs."""
-        clocks = self._clocks
-        if attempt.paused_at is not None:
+        if attempt.paused_at is not None or (attempt.first_content_at is None and attempt.waits_for_its_turn):
             return inf
-        limit_s = clocks.gap_s
-        if attempt.first_content_at is None:
-            limit_s = None if attempt.waits_for_its_turn else clocks.first_content_s
-        return (
-            inf if limit_s is None else max(attempt.last_at, attempt.quiet_from, attempt.heard_at) + limit_s
-        )
+        limit_s = self._limit_s(has_spoken=attempt.first_content_at is not None)
+        return max(attempt.last_at, attempt.quiet_from, attempt.heard_at) + limit_s
+
+    def leave_s(self, since: float, *, has_spoken: bool) -> float:
+        """Return after how long a silence without a sign of life ends its attempt or the answer, s; `inf`: never."""
+        return min(self._limit_s(has_spoken=has_spoken), self.total_at - since)
+
+    def _limit_s(self, *, has_spoken: bool) -> float:
+        limit_s = self._clocks.gap_s if has_spoken else self._clocks.first_content_s
+        return inf if limit_s is None else limit_s
 
     def due(self, attempts: Iterable[S], now: float) -> list[S]:
         """Return those of `attempts` whose deadline has passed, and set the deadlines of the others again.

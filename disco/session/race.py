@@ -12,6 +12,7 @@ from disco.session.effects import Effect
 from disco.session.session_config import Pending, Role
 from disco.session.switching.follower import Follower
 from disco.session.switching.migration import MigrationControl
+from disco.session.switching.silence_rule import in_time_s
 from disco.session.transcript import Transcript
 
 __all__ = ["StartRace"]
@@ -40,10 +41,10 @@ class StartRace:
 
     def begin(self, now: float, out: list[Effect]) -> None:
         """Schedule the plan's starts, and open those that are due at once."""
-        starts = self._plan.starts
-        self.pending = [
-            Pending(now + s.after_s, s.endpoint, _NOTHING, Role.STARTER, s.doubts) for s in starts
-        ]
+        latest_s = in_time_s(self._attempts.deadlines.leave_s(now, has_spoken=False))
+        for s in self._plan.starts:
+            after_s = min(s.after_s, latest_s) if s.doubts else s.after_s
+            self.pending.append(Pending(now + after_s, s.endpoint, _NOTHING, Role.STARTER, s.doubts))
         self.start_due(now, out)
 
     @property

@@ -36,6 +36,7 @@ from disco.session.switching.silence_rule import (
     Limits,
     SilentWriter,
     doubted_at,
+    in_time_s,
     slow_first_s,
     slow_gap_s,
 )
@@ -199,16 +200,23 @@ class SilenceControl:
         return _Due(state.silent_from + self._slow_s(state, least), [state])
 
     def _slow_s(self, state: AttemptState, least: Limits) -> float:
-        """Return how long an attempt may be silent, s; no less than `least`."""
+        """Return how long an attempt may be silent, s: no less than `least`, and half of what its clocks leave."""
         candidate, fixed = state.candidate, None
         if self._config.is_hedged:
             fixed = LATE if least is LATE or not candidate.may_be_doubted else SOON
         if self._heirs >= MOST_HEIRS and least is AT_ONCE:
             least = fixed or NEVER
-        if state.first_content_at is not None:
-            return max(slow_gap_s(candidate, fixed), least.gap_s)
-        tokens = self._config.prompt_tokens + state.prefix.tokens
-        return max(slow_first_s(candidate, tokens, state.first_token_s(tokens), fixed), least.first_s)
+        has_spoken = state.first_content_at is not None
+        if has_spoken:
+            limit_s = max(slow_gap_s(candidate, fixed), least.gap_s)
+        else:
+            tokens = self._config.prompt_tokens + state.prefix.tokens
+            limit_s = max(slow_first_s(candidate, tokens, state.first_token_s(tokens), fixed), least.first_s)
+        if not self._config.is_hedged:
+            return limit_s
+        return min(
+            limit_s, in_time_s(self._attempts.deadlines.leave_s(state.silent_from, has_spoken=has_spoken))
+        )
 
     def _next_heir(self, now: float) -> _Heir | None:
         """Return who may take over now; None: nobody may.

@@ -3,14 +3,16 @@
 A silence is no failure. What ends an attempt is the application's patience (`Timeouts`, by default the SDK's 600 s),
 and where nobody may take over, nothing else does. Where another endpoint may, it starts beside the silent one, after
 
-    | the silence of                              | before its first content | behind it     |
-    | an endpoint that is known                   | what one in 100 exceeds  | one in 2,000  |
-    | one of which nothing is known               | `SOON.first_s`           | `SOON.gap_s`  |
-    | one that often comes back after all         | `LATE.first_s`           | `LATE.gap_s`  |
-    | any, if only what the preset spares is left | `LATE.first_s`           | `LATE.gap_s`  |
+    | the silence of                              | before its first content | behind it              |
+    | an endpoint that is known                   | what one in 100 exceeds  | one in 2,000           |
+    | one of which nothing is known               | `SOON.first_s`           | `SOON.gap_s`           |
+    | one that was doubted too often lately       | `LATE.first_s`, or later | `LATE.gap_s`, or later |
+    | any, if only what the preset spares is left | `LATE.first_s`, or later | `LATE.gap_s`, or later |
 
-In a cascade another tier starts after `SOON` at the earliest. Only content ends a silence: comments, empty deltas and
-role chunks show that a connection lives, and the reader nothing.
+"Later" is what is learnt, where that is longer. Where a clock would end the attempt or the answer, the other one starts
+once half of the time is over that the clock leaves (`in_time_s`). In a cascade another tier starts after `SOON` at the
+earliest. Only content ends a silence: comments, empty deltas and role chunks show that a connection lives, and the
+reader nothing.
 
 In mid-answer the reader's clock counts as well. With `x` the limit of the table, the last content at `t`, `D` the time
 at which the reader has read all that is written (at once where no reader's pace is known), and `h` the time that the
@@ -39,6 +41,7 @@ __all__ = [
     "Limits",
     "SilentWriter",
     "doubted_at",
+    "in_time_s",
     "slow_first_s",
     "slow_gap_s",
 ]
@@ -81,6 +84,11 @@ def slow_first_s(candidate: Candidate, tokens: int, expected_s: float, fixed: Li
 def slow_gap_s(candidate: Candidate, fixed: Limits | None) -> float:
     """Return how long a silence behind the first content may take, s; `inf`: for ever. See `slow_first_s`."""
     return _limit(candidate.silence_s, inf if fixed is None else fixed.gap_s, fixed)
+
+
+def in_time_s(left_s: float) -> float:
+    """Return how long a silence may be, s, where a clock leaves so much: the other endpoint needs some of it."""
+    return max(0.5 * left_s, SOON.first_s)
 
 
 def _limit(learnt_s: float | None, fixed_s: float, fixed: Limits | None) -> float:

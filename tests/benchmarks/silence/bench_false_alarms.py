@@ -5,7 +5,7 @@ server and load; all gaps of an answer are multiplied by one random factor (log-
 may be silent for longer than any recorded one. The server's statistics are learnt from these answers as a client does,
 from nothing. Every heir and every hedge that is started is a false alarm, whoever writes first: no answer is broken.
 
-`--then`: the load changes after half of the answers; the table has a row for each tenth.
+`--then`: the load changes after a third of the answers, and back after another; the table has a row for each tenth.
 """
 
 from __future__ import annotations

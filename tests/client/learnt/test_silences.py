@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from disco.candidate import Candidate
-from disco.client.endpoint_catalog.observed.silences import EARNED, MOST_DOUBTS, Silences, observations
+from disco.client.endpoint_catalog.observed.silences import DOUBT, EARNED, MOST, Silences, observations
 from disco.client.endpoint_catalog.observed.statistics import EndpointStatistics
 from disco.endpoints.contract import Capabilities
 from disco.errors import FailureKind
@@ -36,8 +36,7 @@ def learnt(state: AttemptState, *, by_line: bool = False) -> list[tuple[str, flo
 
 
 def learn(known: Silences, state: AttemptState) -> None:
-    known.count(state)
-    for kind, value in observations(state, by_line=False):
+    for kind, value in (*known.doubts(state), *observations(state, by_line=False)):
         known.observe(kind, value)
 
 
@@ -106,8 +105,55 @@ def test_doubts_in_vain_are_few_and_are_earned_by_answers():
         in_doubt = known.may_be_doubted
         doubts += in_doubt
         learn(known, attempt(doubted_at=1.0 if in_doubt else None))
-    assert doubts <= MOST_DOUBTS + 400 * EARNED
-    assert doubts >= 400 * EARNED * 0.8
+    assert doubts <= (MOST + 400 * EARNED) / DOUBT
+    assert doubts >= 400 * EARNED / DOUBT * 0.8
+
+
+@pytest.mark.parametrize(
+    ("facts", "left"),
+    [
+        ({}, MOST - DOUBT + EARNED),
+        ({**UNHEARD, "outcome": AttemptOutcome.LOST}, MOST - DOUBT),  # it lost a race
+        ({"outcome": AttemptOutcome.FAILED, "failure": FailureKind.SERVER}, MOST - DOUBT),
+        ({"doubted_at": 1.0}, MOST - 2 * DOUBT),  # it came back
+        (STALLED, MOST - DOUBT),
+        ({**STALLED, "doubted_at": 3.0}, MOST - DOUBT),
+        ({**UNHEARD, **STALLED, "doubted_at": 3.0}, MOST - 2 * DOUBT),  # it may be slow
+    ],
+)
+def test_what_an_attempt_takes_of_the_doubts_or_earns(facts, left):
+    known = Silences()
+    learn(known, attempt(doubted_at=1.0))
+    learn(known, attempt(**facts))
+    assert known.tenths == left
+
+
+LEFT = {"outcome": AttemptOutcome.CANCELLED, "ended_at": 6.0}  # by its reader
+
+
+@pytest.mark.parametrize("ended", [STALLED, {**STALLED, "failure": FailureKind.TIMEOUT}, LEFT], ids=str)
+@pytest.mark.parametrize("where", [{}, UNHEARD], ids=["in mid-text", "before the first word"])
+def test_who_hangs_when_it_is_waited_for_has_all_doubts_again(where, ended):
+    known = Silences()
+    for _ in range(5):
+        learn(known, attempt(**UNHEARD, **STALLED, doubted_at=3.0))
+    assert not known.may_be_doubted
+    waited_for = replace(SERVER, may_be_doubted=False)
+    learn(known, attempt(waited_for))
+    assert not known.may_be_doubted, "too little is known of it"
+    learn(known, attempt(waited_for, **{**where, **ended}))
+    assert known.tenths == MOST
+
+
+def test_the_doubts_outlive_the_process():
+    kept: list[tuple[str, float, float]] = []
+    known, later = (EndpointStatistics(ttft=Rolling(), line=None) for _ in range(2))
+    known.keep = lambda *one: kept.append(one)
+    for _ in range(5):
+        known.learn(attempt(**UNHEARD, **STALLED, doubted_at=3.0))
+    for one in kept:
+        later.recall(*one)
+    assert not later.silences.may_be_doubted
 
 
 def stalled(candidate: Candidate, limit_s: float) -> AttemptState:
@@ -146,7 +192,7 @@ def test_who_is_slower_as_a_whole_is_believed_after_a_few_doubts(candidate):
             learn(known, attempt(longest_gap_s=3.0, doubted_at=1.5))
         else:
             learn(known, stalled(candidate, limit_s))
-    assert doubts <= 2 * MOST_DOUBTS + 2
+    assert doubts <= 2 * MOST / DOUBT + 2
     assert known.silence_s() > 3.0
 
 

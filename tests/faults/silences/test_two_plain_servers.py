@@ -300,6 +300,42 @@ async def test_a_first_server_that_is_only_slow_is_not_replaced_for_good(first_s
     assert set(winners[6:]) == {"server"}
 
 
+@pytest.mark.parametrize("pause_s", [1.0, 20.0, 300.0])
+@pytest.mark.parametrize("limit", [{"default_options": {"deadline_s": 15.0}}, {"timeout": 15.0}], ids=str)
+async def test_a_clock_leaves_the_other_one_half_of_the_time(limit, pause_s):
+    """Also when the doubts are used up, and where the breaker only probes the silent one."""
+    asker, _ = client(Reply([SILENCE]), plain(), **limit)
+    async with asker:
+        for _ in range(30):
+            heard = await hear(asker)
+            assert (heard.error, heard.text) == (None, TEXT)
+            assert heard.at[0] <= 7.5 + FIRST_S + 0.1
+            await anyio.sleep(pause_s)
+
+
+@pytest.mark.parametrize("seen", [0, 25])
+async def test_whoever_is_waited_for_and_hangs_is_not_waited_for_any_longer(seen):
+    """Wherever it hangs: its doubts are used up by silent starts, then it falls silent in mid-text."""
+    answers = itertools.count(-seen)
+
+    def reply(body: Any) -> Reply:
+        number = next(answers)
+        if 0 <= number < 5:
+            return Reply([SILENCE])
+        return Reply([FIRST_S, *paced(SAID[:16], 0.02), *([END] if number < 0 else [SILENCE])])
+
+    asker, _ = client(reply, plain())
+    waits = []
+    async with asker:
+        for number in range(seen + 25):
+            heard = await hear(asker)
+            if number >= seen:
+                waits.append(heard.longest_wait_s)
+                await anyio.sleep(300.0)
+    assert len([wait_s for wait_s in waits if wait_s > 5.0]) == 1
+    assert max(waits) <= 15.0 + 1.0
+
+
 # ---------------------------------------------------------------------- an answer is there, and might be bettered
 
 NOTHING_SAID = Reply(

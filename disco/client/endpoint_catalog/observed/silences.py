@@ -5,9 +5,10 @@ stopped while it was silent, only that the gap would have been longer is known. 
 or its hedge wrote says nothing (`AttemptState.fell_silent`): else one that hangs again and again would teach its
 clients to wait for it. A model on this machine is believed to be slower.
 
-What a doubt may cost is bounded (`doubts_left`): each answer earns a tenth of one. A doubt of a start takes a whole
-one, and so does one in mid-text that proves wrong, because the silent one goes on. So at most about one in ten answers
-starts another endpoint in vain. When the doubts are used up, the next silence is waited for, and its end is seen: if
+A doubt is a start of another endpoint because this one is silent. What doubts may cost is bounded: each answer earns a
+tenth of one, and so many are left as were earned (`tenths`). A doubt of a start takes a whole one, and so does one in
+mid-text that proves wrong, because the silent one goes on. So of answers one after another, about one in ten starts
+another endpoint in vain at most. When the doubts are used up, the next silence is waited for, and its end is seen: if
 the server writes, it was slow, and the limits follow; if not, it hangs, and all doubts are there again.
 """
 
@@ -16,8 +17,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from disco.candidate import Candidate
+from disco.errors import FailureKind
 from disco.profiles import UpperTail
 from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState
+from disco.session.switching.silence_rule import SOON
 
 __all__ = ["KINDS", "Observation", "Silences", "observations"]
 
@@ -25,14 +28,20 @@ FALSE_ALARM_SHARE = 0.0005  # of healthy answers, that are silent for longer tha
 HEDGED_SHARE = 0.01  # of healthy answers, whose first token takes longer than `slow_start` says
 LEAST_SILENCE_S = 0.1  # below, gaps say more about this machine than about an endpoint
 FEWEST_TOKENS = 8  # the longest gap of a shorter answer says little about that of a long one
-EARNED, MOST_DOUBTS = 0.1, 5.0  # doubts that an answer earns, and the most that are kept
+EARNED, DOUBT, MOST = (
+    1,
+    10,
+    50,
+)  # tenths of a doubt: what an answer earns, what a doubt takes, the most that are kept
+
+_OUT_OF_TIME = (FailureKind.TIMEOUT, FailureKind.STALLED)
 
 Observation = tuple[str, float]
 """A kind of `KINDS`, and the number."""
 
-KINDS = ("gap_s", "gap_above_s", "late_start", "late_start_above")
+KINDS = ("gap_s", "gap_above_s", "late_start", "late_start_above", "doubt_tenths")
 """What is observed: the longest gap of an answer, s, and how late a first token was (see `Silences.starts`); "above":
-only that it is longer is known."""
+only that it is longer is known; and how many tenths of doubts are left."""
 
 
 @dataclass(slots=True)
@@ -42,15 +51,18 @@ class Silences:
     Attributes:
         gaps: the longest gap of each answer, s.
         starts: times to first token: as a multiple of the expected time where that depends on the prompt, else in s.
-        doubts_left: how many more doubts may start another endpoint.
+        tenths: of the doubts that are left.
     """
 
     gaps: UpperTail = field(default_factory=UpperTail)
     starts: UpperTail = field(default_factory=UpperTail)
-    doubts_left: float = MOST_DOUBTS
+    tenths: int = MOST
 
     def observe(self, kind: str, value: float) -> None:
         """Add one observation of a kind in `KINDS`."""
+        if kind == "doubt_tenths":
+            self.tenths = min(MOST, round(value))
+            return
         sample = self.gaps if kind.startswith("gap") else self.starts
         if "above" in kind:
             sample.observe_censored(value)
@@ -60,7 +72,7 @@ class Silences:
     @property
     def may_be_doubted(self) -> bool:
         """Whether a doubt is left; see `Candidate.may_be_doubted`."""
-        return self.doubts_left >= 1.0
+        return self.tenths >= DOUBT
 
     def silence_s(self) -> float | None:
         """Return `Candidate.silence_s`; None where too little is known."""
@@ -71,17 +83,32 @@ class Silences:
         """Return what one in a hundred of `starts` exceeds; None where too little is known."""
         return self.starts.exceeded_by(HEDGED_SHARE)
 
-    def count(self, state: AttemptState) -> None:
-        """Count the doubt that an attempt of a finished answer has cost, or what it has earned."""
-        waited_for = not state.candidate.may_be_doubted
-        change = EARNED if state.doubted_at is None else -1.0
-        if state.fell_silent:
-            if state.first_content_at is not None:
-                return
-            change = MOST_DOUBTS if waited_for else -1.0  # it hangs: the next ones are not waited for
-        elif waited_for and self.slow_start() is None:
-            change = min(change, 0.0)  # until enough is known of it
-        self.doubts_left = min(MOST_DOUBTS, max(0.0, self.doubts_left + change))
+    def doubts(self, state: AttemptState) -> list[Observation]:
+        """Return what is left of the doubts after one attempt of a finished answer, where that has changed."""
+        was_waited_for, has_spoken = not state.candidate.may_be_doubted, state.first_content_at is not None
+        change = 0
+        if _was_silent_to_its_end(state):
+            if was_waited_for:
+                change = MOST  # it hangs: the next ones are not waited for
+            elif state.doubted_at is not None and not has_spoken:
+                change = -DOUBT
+        elif state.doubted_at is not None:
+            change = -DOUBT
+        elif has_spoken and state.failure is None and not (was_waited_for and self.slow_start() is None):
+            change = EARNED  # who is waited for earns nothing until enough is known of it
+        left = min(MOST, max(0, self.tenths + change))
+        return [] if left == self.tenths else [("doubt_tenths", left)]
+
+
+def _was_silent_to_its_end(state: AttemptState) -> bool:
+    """Whether a server fell silent, or was stopped within a silence in which another endpoint might have started."""
+    if state.fell_silent:
+        return True
+    is_stopped = state.outcome is AttemptOutcome.CANCELLED or state.failure in (None, *_OUT_OF_TIME)
+    if not is_stopped or state.outcome is AttemptOutcome.FINISHED or state.candidate.place == "device":
+        return False
+    least_s = SOON.first_s if state.first_content_at is None else SOON.gap_s
+    return state.ended_at is not None and state.ended_at - state.silent_from >= least_s
 
 
 def observations(state: AttemptState, *, by_line: bool) -> list[Observation]:

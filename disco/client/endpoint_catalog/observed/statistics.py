@@ -211,8 +211,8 @@ class EndpointStatistics:
 
     def learn(self, state: AttemptState) -> None:
         """Learn from one attempt of a finished answer."""
-        self.silences.count(state)
-        for kind, value in observations(state, by_line=self.line is not None):
+        seen = observations(state, by_line=self.line is not None)
+        for kind, value in (*self.silences.doubts(state), *seen):
             self.observe(kind, value)
         over_at = (
             state.ended_at if state.prompt_read is None else state.prompt_read[0]
