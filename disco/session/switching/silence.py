@@ -206,17 +206,17 @@ class SilenceControl:
             fixed = LATE if least is LATE or not candidate.may_be_doubted else SOON
         if self._heirs >= MOST_HEIRS and least is AT_ONCE:
             least = fixed or NEVER
-        has_spoken = state.first_content_at is not None
+        has_spoken, expected_s = state.first_content_at is not None, 0.0
         if has_spoken:
             limit_s = max(slow_gap_s(candidate, fixed), least.gap_s)
         else:
             tokens = self._config.prompt_tokens + state.prefix.tokens
-            limit_s = max(slow_first_s(candidate, tokens, state.first_token_s(tokens), fixed), least.first_s)
+            expected_s = state.first_token_s(tokens)
+            limit_s = max(slow_first_s(candidate, tokens, expected_s, fixed), least.first_s)
         if not self._config.is_hedged:
             return limit_s
-        return min(
-            limit_s, in_time_s(self._attempts.deadlines.leave_s(state.silent_from, has_spoken=has_spoken))
-        )
+        left_s = self._attempts.deadlines.leave_s(state.silent_from, has_spoken=has_spoken)
+        return min(limit_s, in_time_s(left_s, expected_s))
 
     def _next_heir(self, now: float) -> _Heir | None:
         """Return who may take over now; None: nobody may.

@@ -86,9 +86,12 @@ def slow_gap_s(candidate: Candidate, fixed: Limits | None) -> float:
     return _limit(candidate.silence_s, inf if fixed is None else fixed.gap_s, fixed)
 
 
-def in_time_s(left_s: float) -> float:
-    """Return how long a silence may be, s, where a clock leaves so much: the other endpoint needs some of it."""
-    return max(0.5 * left_s, SOON.first_s)
+def in_time_s(left_s: float, expected_s: float = 0.0) -> float:
+    """Return how long a silence may be, s, where a clock leaves so much: the other endpoint needs some of it.
+
+    Who is expected to need longer is not silent before that.
+    """
+    return max(0.5 * left_s, SOON.first_s, _MARGIN * expected_s)
 
 
 def _limit(learnt_s: float | None, fixed_s: float, fixed: Limits | None) -> float:
