@@ -128,6 +128,18 @@ class ChunkReader:
     def _read(self, events: list[bytes], deltas: list[Delta]) -> None:
         raise NotImplementedError
 
+    def _json(self, data: bytes, *, in_choices: bool = True) -> dict[str, Any] | None:
+        """Return what `json_object` does, and note the end; empty for what only looks like an error."""
+        try:
+            body = json_object(data, in_choices=in_choices)
+        except ServerReportedError as error:
+            if not error.by_shape:
+                raise
+            self._reported = error, self.tokens
+            return {}
+        self.done = self.done or body is None
+        return body
+
     def _ended(self, reason: str, tokens: int) -> None:
         """Note the first reason, once its chunk is counted; `tokens`: those of its chunk."""
         if self.finish_reason is None:
@@ -226,6 +238,8 @@ class ChatReader(ChunkReader):
                 chunk.__pydantic_fields_set__.discard("usage")
             choices = chunk.choices
             if not choices:
+                if chunk.model_extra:
+                    self._json(data)  # it may look like an error
                 if chunk.model_extra or getattr(chunk, "moderation", None) is not None:
                     # A provider's notes, such as filters. The usage is told apart.
                     chunk.usage = None
@@ -388,7 +402,8 @@ class ChatReader(ChunkReader):
 
     def _mended(self, data: bytes) -> ChatCompletionChunk | None:
         """Return the repaired chunk in data that strict validation rejected; None for data that may be ignored."""
-        body = self._json(data)
+        # Of one choice, the text beside its error comes first.
+        body = self._json(data, in_choices=self._choices > 1)
         if body is None:
             return None
         body = presentable(body, data)
@@ -406,18 +421,6 @@ class ChatReader(ChunkReader):
                 body[name] = default
         body["object"] = "chat.completion.chunk"
         return ChatCompletionChunk.construct(**body)
-
-    def _json(self, data: bytes) -> dict[str, Any] | None:
-        # Of one choice, the text beside its error comes first.
-        try:
-            body = json_object(data, in_choices=self._choices > 1)
-        except ServerReportedError as error:
-            if not error.by_shape:
-                raise
-            self._reported = error, self.tokens
-            return {}
-        self.done = body is None
-        return body
 
 
 def _ends(choice: dict[str, Any]) -> bool:
@@ -461,9 +464,8 @@ class CompletionReader(ChunkReader):
 
     def _read(self, events: list[bytes], deltas: list[Delta]) -> None:
         for data in events:
-            body = json_object(data)
+            body = self._json(data)
             if body is None:
-                self.done = True
                 break
             if isinstance(body.get("usage"), dict):
                 self.usage = usage_from(body["usage"]) or self.usage

@@ -10,7 +10,7 @@ from typing import Any
 from openai.types.chat import ChatCompletionChunk
 from openai.types.chat.chat_completion_chunk import ChoiceDelta
 
-from disco.endpoints.openai_api.sse import ErrorData
+from disco.endpoints.openai_api.sse import ErrorData, PerhapsErrorData
 from disco.events import Delta, DeltaKind, ToolCallDelta, Usage
 
 __all__ = [
@@ -48,7 +48,7 @@ class ServerReportedError(Exception):
     Attributes:
         body: the error object.
         event: the event `response.failed` that carried it, where the server was asked by `/responses`.
-        by_shape: only its fields show that it is one. The SDK passes over it.
+        by_shape: only its fields, or its event's name, show that it is one. The SDK passes over it.
     """
 
     def __init__(self, body: object, event: object = None, *, by_shape: bool = False) -> None:
@@ -69,18 +69,20 @@ def json_object(data: bytes, *, in_choices: bool = True) -> dict[str, Any] | Non
     """
     if data.lstrip().startswith(b"[DONE]"):
         return None
-    is_error = isinstance(data, ErrorData)
+    is_named = isinstance(data, ErrorData)
+    is_sure = is_named and not isinstance(data, PerhapsErrorData)
     try:
         body = _DECODER.decode(data.decode("utf-8", "surrogatepass"))
     except (ValueError, RecursionError) as error:
-        if is_error:
+        if is_named:
             raise ServerReportedError(data.decode("utf-8", "replace")) from None
         raise MalformedChunkError("data that is not JSON") from error
     reported = reported_error(body, in_choices=in_choices)
     if reported is None and isinstance(body, dict) and body.get("detail") and "choices" not in body:
         reported = {"message": body["detail"], **body}  # FastAPI, where it is no answer's beginning
-    if is_error or reported is not None:
-        by_shape = not is_error and isinstance(body, dict) and not body.get("error") and "choices" not in body
+    is_chunk = isinstance(body, dict) and bool(body.get("choices"))
+    if is_sure or reported is not None or (is_named and not is_chunk):
+        by_shape = isinstance(body, dict) and not (is_sure or is_chunk or body.get("error"))
         raise ServerReportedError(body if reported is None else reported, by_shape=by_shape)
     if body is None:
         return {}  # some servers show by a null that they live
@@ -93,7 +95,8 @@ def reported_error(body: object, *, in_choices: bool = True) -> object:
     """Return the error that a chunk or a whole body reports; None where it reports none.
 
     As the SDK does, an `error` that is null, empty or false is none. Servers also put it into a choice (OpenRouter),
-    into a list (Gemini), or send nothing else (vLLM). A code that stands beside the error is added to it.
+    into a list (Gemini), or send nothing else (vLLM). A code that stands beside the error is added to it. Without an
+    `error`, and where there are no choices, the other fields may show that there is one.
     """
     if isinstance(body, list):
         return reported_error(body[0]) if body and isinstance(body[0], dict) else None
@@ -107,19 +110,38 @@ def reported_error(body: object, *, in_choices: bool = True) -> object:
         if isinstance(error, str):
             return {"message": error, **beside} if beside else error
         return error if isinstance(error, list) else body
-    if "choices" in body:
-        choices = body["choices"]
+    if choices := body.get("choices"):
         listed = choices if isinstance(choices, list) and in_choices else []
         return next(
             (c["error"] for c in listed if isinstance(c, dict) and says_something(c.get("error"))), None
         )
     codes = (body.get("code"), body.get("status"), body.get("status_code"))
+    kind = body.get("type")
     is_error = (
-        "error" in (body.get("object"), body.get("type"), body.get("status"))
+        "error" in (body.get("object"), kind, body.get("status"))
         or bool(body.get("errors"))
         or any(type(code) is int and 400 <= code < 600 for code in codes)
+        or (isinstance(kind, str) and kind.endswith(("Error", "Exception")) and bool(body.get("message")))
     )
-    return body if is_error else None
+    return body if is_error else _error_within(body)
+
+
+def _error_within(body: dict[str, Any]) -> object:
+    """Return the error in a field of a provider's own; None where there is none.
+
+    That is one that is named so (Bedrock), a code that is not 0 (MiniMax), or, in a chunk, an `error` (Groq).
+    """
+    for name, value in body.items():
+        if not isinstance(value, dict):
+            continue
+        if name.endswith("Exception") and value:
+            return {"type": name, **value}
+        code = value.get("status_code") if name == "base_resp" else None
+        if type(code) is int and code:
+            return {"message": value.get("status_msg"), "code": code}
+        if "choices" in body and says_something(value.get("error")):
+            return value["error"]
+    return None
 
 
 def says_something(error: object) -> bool:
