@@ -26,6 +26,7 @@ __all__ = [
     "json_object",
     "log_probabilities",
     "logprob_entries",
+    "may_count",
     "mended_choice",
     "parts_of",
     "presentable",
@@ -34,6 +35,8 @@ __all__ = [
     "says_something",
     "text_beside_parts",
     "usage_from",
+    "usage_in",
+    "with_greatest",
     "without_finish",
 ]
 
@@ -497,9 +500,15 @@ _MOST_TOKENS = 10**9  # longer than any context; a larger figure is taken for an
 
 
 # Names of one count, in the order in which they are looked for: the API's, those of its responses, Anthropic's,
-# Bedrock's, Gemini's, DeepSeek's, Moonshot's and OpenRouter's. With a dot: within an object.
-_PROMPT = ("prompt_tokens", "input_tokens", "inputTokens", "promptTokenCount")
-_COMPLETION = ("completion_tokens", "output_tokens", "outputTokens", "candidatesTokenCount")
+# Bedrock's, Gemini's, Cohere's, DeepSeek's, Moonshot's and OpenRouter's. With a dot: within an object.
+_PROMPT = (
+    *("prompt_tokens", "input_tokens", "inputTokens", "inputTokenCount", "promptTokenCount"),
+    "billed_units.input_tokens",
+)
+_COMPLETION = (
+    *("completion_tokens", "output_tokens", "outputTokens", "outputTokenCount", "candidatesTokenCount"),
+    "billed_units.output_tokens",
+)
 _TOTAL = ("total_tokens", "totalTokens", "totalTokenCount")
 _REASONING_COUNT = (
     *("completion_tokens_details.reasoning_tokens", "output_tokens_details.reasoning_tokens"),
@@ -521,6 +530,44 @@ _WRITES_WITHIN = tuple(
     for name in ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")
 )
 _WRITES_BESIDE = ("cache_creation_input_tokens", "cacheWriteInputTokens", "cacheWriteInputTokenCount")
+
+
+# Where a chunk has its counts, besides in its choices (Moonshot): the API's place, Gemini's, Groq's and Bedrock's.
+_PLACES = ("usage", "usageMetadata", "x_groq.usage", "amazon-bedrock-invocationMetrics")
+_MAY_COUNT = frozenset(place.partition(".")[0] for place in _PLACES)
+
+
+def may_count(chunk: ChatCompletionChunk) -> bool:
+    """Whether `usage_in` may find something: a quick look, for each chunk."""
+    if chunk.usage is not None or not _MAY_COUNT.isdisjoint(chunk.__pydantic_extra__ or ()):
+        return True
+    return bool(chunk.choices) and "usage" in (chunk.choices[0].__pydantic_extra__ or ())
+
+
+def usage_in(chunk: object) -> Usage | None:
+    """Return what a chunk counts, wherever its server puts it; None where it counts nothing."""
+    choices = _field(chunk, "choices")
+    given = [_within(chunk, place) for place in _PLACES]
+    given += [_field(choice, "usage") for choice in (choices if isinstance(choices, list) else ())]
+    found: Usage | None = None
+    for usage in given:
+        if usage is not None and (counted := usage_from(usage)) is not None:
+            found = with_greatest(found, counted)
+    return found
+
+
+def with_greatest(old: Usage | None, new: Usage) -> Usage:
+    """Return the greater of two counts of each kind: an answer's counts grow, and a later one may lack the prompt."""
+    if old is None:
+        return new
+    prompt, completion, cached, cache_writes = map(
+        max,
+        *(
+            (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.cache_write_tokens)
+            for usage in (old, new)
+        ),
+    )
+    return Usage(prompt, completion, cached, cache_write_tokens=min(cache_writes, prompt - cached))
 
 
 def usage_from(usage: object) -> Usage | None:
@@ -559,18 +606,26 @@ def usage_from(usage: object) -> Usage | None:
 def _first(usage: object, names: tuple[str, ...]) -> int:
     """Return the first count that is given under one of these names; 0 where none is."""
     for name in names:
-        of, _, inner = name.rpartition(".")
-        if count := _count(_field(usage, of) if of else usage, inner):
+        if count := _count(_within(usage, name)):
             return count
     return 0
 
 
+def _within(model: object, name: str) -> Any:
+    """Return a field; with a dot in its name, that of an object within."""
+    of, _, inner = name.rpartition(".")
+    return _field(_field(model, of) if of else model, inner)
+
+
 def _field(model: object, name: str) -> Any:
-    return model.get(name) if isinstance(model, Mapping) else getattr(model, name, None)
+    if isinstance(model, dict):
+        return model.get(name)
+    # `getattr` takes fifteen times as long for a field that a model of the SDK lacks, as it does most of these.
+    fields = getattr(model, "__dict__", None) or {}
+    return fields[name] if name in fields else (getattr(model, "__pydantic_extra__", None) or {}).get(name)
 
 
-def _count(model: object, name: str) -> int:
-    value = _field(model, name)
+def _count(value: object) -> int:
     if type(value) is float and value.is_integer():
         value = int(value)
     return value if type(value) is int and 0 < value <= _MOST_TOKENS else 0
