@@ -7,9 +7,10 @@ from typing import Any
 import httpx2
 import pytest
 from answers.two_servers import MODEL, stub, told, two
-from faults.in_memory import MemoryServer
+from faults.in_memory import MemoryServer, Reply
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted_server import chunk, sse
 
 from disco import AsyncDisco
 from disco.endpoints.openai_api.chunk_repair import usage_from
@@ -130,6 +131,50 @@ async def test_writing_into_the_cache_has_its_price(usage, way):
     assert route.bill_usd == pytest.approx((200 * 1.0 + 300 * 0.1 + 500 * 1.25 + 100 * 10.0) / 1e6)
     route = await charged(usage, (1.0, 10.0, 0.1), way)  # without one, that of other input
     assert route.bill_usd == pytest.approx((700 * 1.0 + 300 * 0.1 + 100 * 10.0) / 1e6)
+
+
+# The same counts, each elsewhere than in the last chunk's usage, or not all in one chunk.
+COUNTS = {"prompt_tokens": 1000, "completion_tokens": 500, "total_tokens": 1500}
+FIRST = {"prompt_tokens": 1000, "completion_tokens": 1, "total_tokens": 1001}
+REST = {"completion_tokens": 500, "total_tokens": 500}
+LAST = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+ELSEWHERE: dict[str, list[dict[str, Any]]] = {
+    "Moonshot, in the choice": [{"choices": [{**LAST["choices"][0], "usage": COUNTS}]}],
+    "Groq": [{**LAST, "x_groq": {"id": "r", "usage": COUNTS}}],
+    "Cohere": [LAST, {"choices": [], "usage": {
+        "billed_units": {"input_tokens": 1000, "output_tokens": 500},
+        "tokens": {"input_tokens": 1070, "output_tokens": 500},
+    }}],
+    "Bedrock": [LAST, {"choices": [], "amazon-bedrock-invocationMetrics": {
+        "inputTokenCount": 1000, "outputTokenCount": 500,
+    }}],
+    "Gemini": [{**LAST, "usageMetadata": {"promptTokenCount": 1000, "candidatesTokenCount": 500}}],
+    "the prompt first, the answer last": [
+        {"choices": [], "usage": FIRST}, LAST, {"choices": [], "usage": {**REST, "prompt_tokens": 0}},
+    ],
+    "a smaller prompt in the last chunk": [
+        {"choices": [], "usage": FIRST}, {**LAST, "usage": {**REST, "prompt_tokens": 3}},
+    ],
+    "once more, without counts": [
+        {**LAST, "usage": COUNTS}, {"choices": [], "usage": dict.fromkeys(COUNTS, 0)},
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("way", "stream"), [("alone", True), ("session", True), ("session", False)])
+@pytest.mark.parametrize("chunks", ELSEWHERE.values(), ids=ELSEWHERE.keys())
+async def test_counts_are_found_wherever_they_are_and_none_is_lost(chunks, way, stream):
+    said = [chunk("The Rhine."), *({**chunk(), **fields} for fields in chunks)]
+    server = MemoryServer(Reply([sse(*said)]))
+    http = httpx2.AsyncClient(transport=server)
+    more = {"budget": {"server_tokens": 100_000, "per": "hour"}} if way == "session" else {}
+    async with AsyncDisco(
+        base_url=server.base_url, api_key="secret-key-1234", http_client=http, price=(1.0, 10.0), **more
+    ) as client:
+        got = await told(client, stream=stream)
+    (one,) = got.route.attempts
+    assert (one.prompt_tokens, one.completion_tokens) == (1000, 500)
+    assert got.route.bill_usd == pytest.approx((1000 * 1.0 + 500 * 10.0) / 1e6)
 
 
 async def test_a_budget_in_money_counts_what_was_written_into_the_cache():

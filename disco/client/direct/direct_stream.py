@@ -23,7 +23,7 @@ from disco.client.direct.noted_response import taken_over
 from disco.endpoints.openai_api.chunk_template import MAX_TEMPLATES, ChunkTemplate
 from disco.endpoints.openai_api.error_mapping import stream_error, wrap_transport, wrap_unreadable
 from disco.endpoints.openai_api.http_transport import exhaust, leave, pieces
-from disco.endpoints.openai_api.sse import EventSplitter
+from disco.endpoints.openai_api.sse import ErrorData, EventSplitter
 
 if TYPE_CHECKING:
     from disco.client.direct.direct_answer import DirectAnswer, Sends
@@ -234,7 +234,7 @@ class _ChunkReader:
                 note((time.monotonic(), text))
                 yield template.chunk(text)
                 continue
-            if not event.strip():
+            if not event.strip() and not isinstance(event, ErrorData):
                 continue  # a sign of life
             self._has_events = True
             note((time.monotonic(), event))

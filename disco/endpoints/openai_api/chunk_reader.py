@@ -13,7 +13,9 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletionChunk
+from openai.types.completion_usage import PromptTokensDetails
 from pydantic import ValidationError
 
 from disco.endpoints.openai_api.call_pieces import CallPieces, is_one_that_goes_on
@@ -29,12 +31,15 @@ from disco.endpoints.openai_api.chunk_repair import (
     json_object,
     log_probabilities,
     logprob_entries,
+    may_count,
     mended_choice,
     parts_of,
     presentable,
     reason_in,
     says_something,
     usage_from,
+    usage_in,
+    with_greatest,
     without_finish,
 )
 from disco.endpoints.openai_api.chunk_template import MAX_TEMPLATES, ChunkTemplate, TemplateChunk
@@ -61,7 +66,7 @@ class ChunkReader:
         finish_raw: the chunk with the finish reason, where the application may see it.
         ends_with_content: whether `finish_raw` has content that no delta had.
         has_notes: whether a chunk without content had fields of a provider's own.
-        usage: the server's count.
+        usage: the server's count: the greatest of each kind that came.
         tokens: this reader's own count.
         broken: the error in the data behind the deltas that `read` returned last.
     """
@@ -128,6 +133,18 @@ class ChunkReader:
     def _read(self, events: list[bytes], deltas: list[Delta]) -> None:
         raise NotImplementedError
 
+    def _json(self, data: bytes, *, in_choices: bool = True) -> dict[str, Any] | None:
+        """Return what `json_object` does, and note the end; empty for what only looks like an error."""
+        try:
+            body = json_object(data, in_choices=in_choices)
+        except ServerReportedError as error:
+            if not error.by_shape:
+                raise
+            self._reported = error, self.tokens
+            return {}
+        self.done = self.done or body is None
+        return body
+
     def _ended(self, reason: str, tokens: int) -> None:
         """Note the first reason, once its chunk is counted; `tokens`: those of its chunk."""
         if self.finish_reason is None:
@@ -166,7 +183,7 @@ class ChatReader(ChunkReader):
             "_others",
             "_places",
         ),
-        *("_template", "_template_made_at", "_templates_left"),
+        *("_template", "_template_made_at", "_templates_left", "_usage_given"),
     )
 
     def __init__(
@@ -184,6 +201,7 @@ class ChatReader(ChunkReader):
         self._template: ChunkTemplate | None = None
         self._templates_left = MAX_TEMPLATES if choices == 1 else 0  # that may be made in vain
         self._template_made_at = 0  # `tokens` when the template was made
+        self._usage_given: CompletionUsage | None = None  # the last one at the API's place
 
     def _read(self, events: list[bytes], deltas: list[Delta]) -> None:
         validate = ChatCompletionChunk.model_validate_json
@@ -219,13 +237,15 @@ class ChatReader(ChunkReader):
                     continue
             elif (extra := chunk.__pydantic_extra__) and "error" in extra:
                 json_object(data)  # raises what it reports
-            if chunk.usage is not None:
+            if may_count(chunk):
                 self._note_usage(chunk)
-            elif self._choices == 1:
+            if chunk.usage is None and self._choices == 1:
                 # disco asked for the usage, so a null in every chunk is no news for the application.
                 chunk.__pydantic_fields_set__.discard("usage")
             choices = chunk.choices
             if not choices:
+                if chunk.model_extra:
+                    self._json(data)  # it may look like an error
                 if chunk.model_extra or getattr(chunk, "moderation", None) is not None:
                     # A provider's notes, such as filters. The usage is told apart.
                     chunk.usage = None
@@ -353,6 +373,7 @@ class ChatReader(ChunkReader):
             else:
                 self._read_counted(chunk, logprobs, deltas)
         self._ended(reason, self.tokens - before)
+        self._show_usage()
 
     def _read_opaque(self, chunk: ChatCompletionChunk, deltas: list[Delta]) -> None:
         before, is_first = self.tokens, self.finish_reason is None
@@ -370,6 +391,7 @@ class ChatReader(ChunkReader):
             self._implied = _reason_of_calls(chunk) or next(iter(reasons), None) or self._implied
         if ends:
             self._ended(reasons[-1], self.tokens - before)
+            self._show_usage()
 
     def _add_to_last(self, chunk: ChatCompletionChunk) -> None:
         """Add what a provider says after the finish reason to the chunk with the finish reason."""
@@ -379,16 +401,30 @@ class ChatReader(ChunkReader):
             self.finish_raw.__pydantic_extra__[name] = value
 
     def _note_usage(self, chunk: ChatCompletionChunk) -> None:
-        usage = chunk.usage
-        if usage is None:
-            return
-        self.usage = usage_from(usage) or self.usage
+        counted = usage_in(chunk)
+        if counted is not None:
+            self.usage = with_greatest(self.usage, counted)
+        if chunk.usage is not None and (counted is not None or self.usage is None):
+            self._usage_given = chunk.usage
         if self.finish_raw is not None:
-            self.finish_raw.usage = usage
+            self._show_usage()
+
+    def _show_usage(self) -> None:
+        """Put the server's usage, with all its details, into `finish_raw`; a made one where that lacks a count."""
+        shown, counted = self._usage_given, self.usage
+        if counted is not None and (shown is None or usage_from(shown) != counted):
+            prompt, completion = counted.prompt_tokens, counted.completion_tokens
+            shown = CompletionUsage(
+                prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion
+            )
+            if counted.cached_tokens:
+                shown.prompt_tokens_details = PromptTokensDetails(cached_tokens=counted.cached_tokens)
+        self.finish_raw.usage = shown
 
     def _mended(self, data: bytes) -> ChatCompletionChunk | None:
         """Return the repaired chunk in data that strict validation rejected; None for data that may be ignored."""
-        body = self._json(data)
+        # Of one choice, the text beside its error comes first.
+        body = self._json(data, in_choices=self._choices > 1)
         if body is None:
             return None
         body = presentable(body, data)
@@ -406,18 +442,6 @@ class ChatReader(ChunkReader):
                 body[name] = default
         body["object"] = "chat.completion.chunk"
         return ChatCompletionChunk.construct(**body)
-
-    def _json(self, data: bytes) -> dict[str, Any] | None:
-        # Of one choice, the text beside its error comes first.
-        try:
-            body = json_object(data, in_choices=self._choices > 1)
-        except ServerReportedError as error:
-            if not error.by_shape:
-                raise
-            self._reported = error, self.tokens
-            return {}
-        self.done = body is None
-        return body
 
 
 def _ends(choice: dict[str, Any]) -> bool:
@@ -461,12 +485,11 @@ class CompletionReader(ChunkReader):
 
     def _read(self, events: list[bytes], deltas: list[Delta]) -> None:
         for data in events:
-            body = json_object(data)
+            body = self._json(data)
             if body is None:
-                self.done = True
                 break
-            if isinstance(body.get("usage"), dict):
-                self.usage = usage_from(body["usage"]) or self.usage
+            if (counted := usage_in(body)) is not None:
+                self.usage = with_greatest(self.usage, counted)
             choices = body.get("choices")
             if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
                 continue

@@ -10,7 +10,7 @@ from typing import Any
 from openai.types.chat import ChatCompletionChunk
 from openai.types.chat.chat_completion_chunk import ChoiceDelta
 
-from disco.endpoints.openai_api.sse import ErrorData
+from disco.endpoints.openai_api.sse import ErrorData, PerhapsErrorData
 from disco.events import Delta, DeltaKind, ToolCallDelta, Usage
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "json_object",
     "log_probabilities",
     "logprob_entries",
+    "may_count",
     "mended_choice",
     "parts_of",
     "presentable",
@@ -34,6 +35,8 @@ __all__ = [
     "says_something",
     "text_beside_parts",
     "usage_from",
+    "usage_in",
+    "with_greatest",
     "without_finish",
 ]
 
@@ -48,7 +51,7 @@ class ServerReportedError(Exception):
     Attributes:
         body: the error object.
         event: the event `response.failed` that carried it, where the server was asked by `/responses`.
-        by_shape: only its fields show that it is one. The SDK passes over it.
+        by_shape: only its fields, or its event's name, show that it is one. The SDK passes over it.
     """
 
     def __init__(self, body: object, event: object = None, *, by_shape: bool = False) -> None:
@@ -69,18 +72,20 @@ def json_object(data: bytes, *, in_choices: bool = True) -> dict[str, Any] | Non
     """
     if data.lstrip().startswith(b"[DONE]"):
         return None
-    is_error = isinstance(data, ErrorData)
+    is_named = isinstance(data, ErrorData)
+    is_sure = is_named and not isinstance(data, PerhapsErrorData)
     try:
         body = _DECODER.decode(data.decode("utf-8", "surrogatepass"))
     except (ValueError, RecursionError) as error:
-        if is_error:
+        if is_named:
             raise ServerReportedError(data.decode("utf-8", "replace")) from None
         raise MalformedChunkError("data that is not JSON") from error
     reported = reported_error(body, in_choices=in_choices)
     if reported is None and isinstance(body, dict) and body.get("detail") and "choices" not in body:
         reported = {"message": body["detail"], **body}  # FastAPI, where it is no answer's beginning
-    if is_error or reported is not None:
-        by_shape = not is_error and isinstance(body, dict) and not body.get("error") and "choices" not in body
+    is_chunk = isinstance(body, dict) and bool(body.get("choices"))
+    if is_sure or reported is not None or (is_named and not is_chunk):
+        by_shape = isinstance(body, dict) and not (is_sure or is_chunk or body.get("error"))
         raise ServerReportedError(body if reported is None else reported, by_shape=by_shape)
     if body is None:
         return {}  # some servers show by a null that they live
@@ -93,7 +98,8 @@ def reported_error(body: object, *, in_choices: bool = True) -> object:
     """Return the error that a chunk or a whole body reports; None where it reports none.
 
     As the SDK does, an `error` that is null, empty or false is none. Servers also put it into a choice (OpenRouter),
-    into a list (Gemini), or send nothing else (vLLM). A code that stands beside the error is added to it.
+    into a list (Gemini), or send nothing else (vLLM). A code that stands beside the error is added to it. Without an
+    `error`, and where there are no choices, the other fields may show that there is one.
     """
     if isinstance(body, list):
         return reported_error(body[0]) if body and isinstance(body[0], dict) else None
@@ -107,19 +113,38 @@ def reported_error(body: object, *, in_choices: bool = True) -> object:
         if isinstance(error, str):
             return {"message": error, **beside} if beside else error
         return error if isinstance(error, list) else body
-    if "choices" in body:
-        choices = body["choices"]
+    if choices := body.get("choices"):
         listed = choices if isinstance(choices, list) and in_choices else []
         return next(
             (c["error"] for c in listed if isinstance(c, dict) and says_something(c.get("error"))), None
         )
     codes = (body.get("code"), body.get("status"), body.get("status_code"))
+    kind = body.get("type")
     is_error = (
-        "error" in (body.get("object"), body.get("type"), body.get("status"))
+        "error" in (body.get("object"), kind, body.get("status"))
         or bool(body.get("errors"))
         or any(type(code) is int and 400 <= code < 600 for code in codes)
+        or (isinstance(kind, str) and kind.endswith(("Error", "Exception")) and bool(body.get("message")))
     )
-    return body if is_error else None
+    return body if is_error else _error_within(body)
+
+
+def _error_within(body: dict[str, Any]) -> object:
+    """Return the error in a field of a provider's own; None where there is none.
+
+    That is one that is named so (Bedrock), a code that is not 0 (MiniMax), or, in a chunk, an `error` (Groq).
+    """
+    for name, value in body.items():
+        if not isinstance(value, dict):
+            continue
+        if name.endswith("Exception") and value:
+            return {"type": name, **value}
+        code = value.get("status_code") if name == "base_resp" else None
+        if type(code) is int and code:
+            return {"message": value.get("status_msg"), "code": code}
+        if "choices" in body and says_something(value.get("error")):
+            return value["error"]
+    return None
 
 
 def says_something(error: object) -> bool:
@@ -475,9 +500,15 @@ _MOST_TOKENS = 10**9  # longer than any context; a larger figure is taken for an
 
 
 # Names of one count, in the order in which they are looked for: the API's, those of its responses, Anthropic's,
-# Bedrock's, Gemini's, DeepSeek's, Moonshot's and OpenRouter's. With a dot: within an object.
-_PROMPT = ("prompt_tokens", "input_tokens", "inputTokens", "promptTokenCount")
-_COMPLETION = ("completion_tokens", "output_tokens", "outputTokens", "candidatesTokenCount")
+# Bedrock's, Gemini's, Cohere's, DeepSeek's, Moonshot's and OpenRouter's. With a dot: within an object.
+_PROMPT = (
+    *("prompt_tokens", "input_tokens", "inputTokens", "inputTokenCount", "promptTokenCount"),
+    "billed_units.input_tokens",
+)
+_COMPLETION = (
+    *("completion_tokens", "output_tokens", "outputTokens", "outputTokenCount", "candidatesTokenCount"),
+    "billed_units.output_tokens",
+)
 _TOTAL = ("total_tokens", "totalTokens", "totalTokenCount")
 _REASONING_COUNT = (
     *("completion_tokens_details.reasoning_tokens", "output_tokens_details.reasoning_tokens"),
@@ -499,6 +530,44 @@ _WRITES_WITHIN = tuple(
     for name in ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")
 )
 _WRITES_BESIDE = ("cache_creation_input_tokens", "cacheWriteInputTokens", "cacheWriteInputTokenCount")
+
+
+# Where a chunk has its counts, besides in its choices (Moonshot): the API's place, Gemini's, Groq's and Bedrock's.
+_PLACES = ("usage", "usageMetadata", "x_groq.usage", "amazon-bedrock-invocationMetrics")
+_MAY_COUNT = frozenset(place.partition(".")[0] for place in _PLACES)
+
+
+def may_count(chunk: ChatCompletionChunk) -> bool:
+    """Whether `usage_in` may find something: a quick look, for each chunk."""
+    if chunk.usage is not None or not _MAY_COUNT.isdisjoint(chunk.__pydantic_extra__ or ()):
+        return True
+    return bool(chunk.choices) and "usage" in (chunk.choices[0].__pydantic_extra__ or ())
+
+
+def usage_in(chunk: object) -> Usage | None:
+    """Return what a chunk counts, wherever its server puts it; None where it counts nothing."""
+    choices = _field(chunk, "choices")
+    given = [_within(chunk, place) for place in _PLACES]
+    given += [_field(choice, "usage") for choice in (choices if isinstance(choices, list) else ())]
+    found: Usage | None = None
+    for usage in given:
+        if usage is not None and (counted := usage_from(usage)) is not None:
+            found = with_greatest(found, counted)
+    return found
+
+
+def with_greatest(old: Usage | None, new: Usage) -> Usage:
+    """Return the greater of two counts of each kind: an answer's counts grow, and a later one may lack the prompt."""
+    if old is None:
+        return new
+    prompt, completion, cached, cache_writes = map(
+        max,
+        *(
+            (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.cache_write_tokens)
+            for usage in (old, new)
+        ),
+    )
+    return Usage(prompt, completion, cached, cache_write_tokens=min(cache_writes, prompt - cached))
 
 
 def usage_from(usage: object) -> Usage | None:
@@ -537,18 +606,26 @@ def usage_from(usage: object) -> Usage | None:
 def _first(usage: object, names: tuple[str, ...]) -> int:
     """Return the first count that is given under one of these names; 0 where none is."""
     for name in names:
-        of, _, inner = name.rpartition(".")
-        if count := _count(_field(usage, of) if of else usage, inner):
+        if count := _count(_within(usage, name)):
             return count
     return 0
 
 
+def _within(model: object, name: str) -> Any:
+    """Return a field; with a dot in its name, that of an object within."""
+    of, _, inner = name.rpartition(".")
+    return _field(_field(model, of) if of else model, inner)
+
+
 def _field(model: object, name: str) -> Any:
-    return model.get(name) if isinstance(model, Mapping) else getattr(model, name, None)
+    if isinstance(model, dict):
+        return model.get(name)
+    # `getattr` takes fifteen times as long for a field that a model of the SDK lacks, as it does most of these.
+    fields = getattr(model, "__dict__", None) or {}
+    return fields[name] if name in fields else (getattr(model, "__pydantic_extra__", None) or {}).get(name)
 
 
-def _count(model: object, name: str) -> int:
-    value = _field(model, name)
+def _count(value: object) -> int:
     if type(value) is float and value.is_integer():
         value = int(value)
     return value if type(value) is int and 0 < value <= _MOST_TOKENS else 0

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from disco.endpoints.openai_api.chunk_reader import ChunkReader
-from disco.endpoints.openai_api.chunk_repair import ServerReportedError, json_object, usage_from
+from disco.endpoints.openai_api.chunk_repair import ServerReportedError, usage_from
 from disco.events import Delta, DeltaKind, ToolCallDelta
 
 __all__ = ["TEXT_DELTA", "ResponseReader", "field_of"]
@@ -38,9 +38,8 @@ class ResponseReader(ChunkReader):
 
     def _read(self, events: list[bytes], deltas: list[Delta]) -> None:
         for data in events:
-            event = json_object(data)
-            if event is None or self.done:
-                self.done = True
+            event = self._json(data)
+            if self.done:
                 return
             if not event:
                 continue

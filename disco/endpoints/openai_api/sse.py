@@ -11,7 +11,14 @@ import json
 import math
 import re
 
-__all__ = ["MAX_EVENT_BYTES", "ErrorData", "EventSplitter", "EventTooLargeError", "last_event"]
+__all__ = [
+    "MAX_EVENT_BYTES",
+    "ErrorData",
+    "EventSplitter",
+    "EventTooLargeError",
+    "PerhapsErrorData",
+    "last_event",
+]
 
 MAX_EVENT_BYTES = 64 * 2**20  # images come in base64 in one event, and once more in the last one of all
 MAX_EVENT_LINES = 20_000
@@ -27,6 +34,12 @@ class EventTooLargeError(ValueError):
 
 class ErrorData(bytes):
     """The data of an event that has the type `error` (`event: error`)."""
+
+    __slots__ = ()
+
+
+class PerhapsErrorData(ErrorData):
+    """The data of an event whose type only sounds like an error (`event: exception`)."""
 
     __slots__ = ()
 
@@ -120,6 +133,8 @@ class EventSplitter:
         joined = b"\n".join(data)
         if kind == b"error":
             return ErrorData(joined)
+        if any(word in kind.lower() for word in (b"error", b"exception")):
+            return PerhapsErrorData(joined)
         is_sign = kind in _LIFE_SIGNS and b'"choices"' not in joined
         return None if is_sign or not joined.strip() else joined
 
