@@ -95,6 +95,23 @@ SAID = [
             _message("Budget has been exceeded! Current cost: 4.02", type="budget_exceeded", code="400"),
         ),
         ("Hugging Face", 402, "You have exceeded your monthly included credits for Inference Providers."),
+        # amazon-bedrock-audio-summarizer #3; opencode #32051; Gemini's troubleshooting; one-api's model/token.go
+        ("Bedrock", 400, "Your account is not authorized to invoke this API operation."),
+        ("Cloudflare", 400, {"success": False, "error": [{"code": 2009, "message": "Unauthorized"}]}),
+        ("Cloudflare, key", 400, {"error": [{"code": 10000, "message": "Authentication error"}]}),
+        (
+            "Gemini, country",
+            400,
+            _message(
+                "Gemini API free tier is not available in your country. Please enable billing on your project.",
+                status="FAILED_PRECONDITION",
+            ),
+        ),
+        (
+            "one-api",
+            400,
+            _message("\u8be5\u4ee4\u724c\u989d\u5ea6\u5df2\u7528\u5c3d", type="one_api_error"),
+        ),
     ),
     *_said(
         "model",
@@ -154,6 +171,14 @@ SAID = [
             400,
             "Invalid model name passed in model=x. Call `/v1/models` to view available models.",
         ),
+        (
+            "LiteLLM, router",
+            400,
+            _message(
+                "litellm.BadRequestError: You passed in model=x. There is no 'model_name' with this string",
+                type="invalid_request_error",
+            ),
+        ),
         ("a proxy, gone", 410, "The model x has been retired."),
     ),
     *_said(
@@ -166,7 +191,42 @@ SAID = [
         ),
         ("no words", 429, "Too many requests"),
     ),
-    *_said("unserved", ("OpenRouter", 404, "No endpoints found that support tool use.")),
+    *_said(
+        "unserved",
+        ("OpenRouter", 404, "No endpoints found that support tool use."),
+        # streams by the name of a code, of Bedrock's operation, and in Chinese
+        ("a code", 400, _message("Not supported", code="streaming_not_supported")),
+        ("a code in capitals", 400, {"error": "STREAM_NOT_SUPPORTED"}),
+        ("a reason", 400, _message("Request failed", reason="streamingDisabled")),
+        ("Bedrock", 400, "The model doesn't support the ConverseStream operation"),
+        ("in Chinese", 400, "\u8be5\u6a21\u578b\u4e0d\u652f\u6301stream\u6a21\u5f0f"),
+    ),
+    *_said(
+        "server",
+        # LM Studio's bug tracker #1347, #1492
+        ("LM Studio, a crash", 400, {"error": "The model has crashed without additional information."}),
+        ("LM Studio, unloaded", 400, {"error": "Model unloaded."}),
+        (
+            "LM Studio, resources",
+            400,
+            {"error": 'Failed to load model "x". Error: insufficient system resources.'},
+        ),
+        ("Ollama", 400, "model requires more system memory (12.0 GiB) than is available (8.0 GiB)"),
+        ("PyTorch", 400, _message("CUDA out of memory. Tried to allocate", type="BadRequestError", code=400)),
+        ("vLLM", 400, _message("EngineCore encountered an issue. See stack trace.", type="BadRequestError")),
+        # one-api's relay/controller/error.go; new-api: nothing is said, or nothing of the one behind it
+        *(
+            (
+                who,
+                400,
+                _message(text, type="upstream_error", param=param, code="bad_response_status_code"),
+            )
+            for who, text, param in (
+                ("one-api", "bad response status code 400", "400"),
+                ("new-api", "openai_error (request id: x)", ""),
+            )
+        ),
+    ),
     *_said(
         "content_filter", ("OpenRouter", 403, "x requires moderation. Your input was flagged for 'hate'.")
     ),
@@ -198,6 +258,22 @@ SAID = [
         ("a field", 400, "Unknown parameter: 'overloaded'"),
         ("a limit", 422, "max_tokens is over capacity of 4096 tokens"),
         ("a function", 400, "Function name 'service unavailable handler' is invalid"),
+        # and of a failure, of an account or of a stream
+        (
+            "one-api, its provider's words",
+            400,
+            _message("Invalid temperature.", type="upstream_error", code="bad_response_status_code"),
+        ),
+        ("an enum", 400, "Invalid schema for function 'report': enum value 'out of memory' is no integer."),
+        ("a message", 400, 'messages.0: the text "The model has crashed" is in no field'),
+        ("a parameter's name", 400, _message("The model has died is no value.", param="stop")),
+        ("a header", 400, "Unauthorized field: authorization"),
+        ("a tool's streams", 400, "Invalid schema for function 'streams': no type is given."),
+        (
+            "a mistake in streams",
+            400,
+            "The 'stream_options' parameter is only allowed when 'stream' is enabled.",
+        ),
         ("a list", 422, 'state: must be one of ["ok", "throttled"], and no \u201cToo many requests\u201d'),
     ),
 ]

@@ -74,7 +74,8 @@ async def test_whose_fault_it_is_in_the_providers_words(said):
                     with pytest.raises(openai.APIStatusError) as caught:
                         await create(one, stream=stream, disco={"deadline_s": 60.0})
                     assert caught.value.status_code == said.status
-                    assert [failure for _, failure in tried(caught.value)] == [said.kind]
+                    failures = [failure for _, failure in tried(caught.value)]
+                    assert failures == [said.kind] * (len(failures) if said.kind == "server" else 1)
                     continue
                 answer = await ask(one, stream=stream)
             assert answer.text == "The sea is wide."
@@ -159,7 +160,11 @@ async def test_the_accounts_or_the_models_fault_costs_one_request_and_then_rests
 
 async def test_what_a_server_quotes_of_the_request_makes_no_fault_of_the_account_or_the_model():
     """Else any caller could keep the server from all others."""
-    for quoted in ("My credit balance is too low, what now?", "Why does the model gpt-5 not exist any more?"):
+    for quoted in (
+        "My credit balance is too low, what now?",
+        "Why does the model gpt-5 not exist any more?",
+        "The model has crashed, out of memory?",
+    ):
         error = {"message": f"messages.0: input should be valid, not {quoted!r}"}
         one, _ = asking(refusing(422, error), by="backup")
         async with one:

@@ -186,12 +186,16 @@ class StreamAdditions:
         return made
 
 
-_STREAMING: Final = r"\bstreaming\b|\bsse\b|\u6d41\u5f0f"  # in Chinese
+# Wherever it stands in a name ("STREAM_NOT_SUPPORTED", "streamingDisabled", Bedrock's "ConverseStream"), and beside
+# Chinese; but not within words of another meaning.
+_NOT_OF: Final = r"(?<!up)(?<!down)(?<!main)"
+_STREAMING: Final = rf"{_NOT_OF}streaming|(?<![a-z])sse(?![a-z])|\u6d41\u5f0f|\u4e32\u6d41"  # in Chinese
 _NAMES_OF: Final = {
     "stream_options": re.compile(
-        r"stream[_ -]?options?|include[_ ]?usage|usage (?:in|for|of) (?:a |the )?stream"
+        r"stream[_ -]?options?|include[_ ]?usage|usage (?:\w+ )?(?:in|for|of|with|while) (?:a |the )?stream"
     ),
-    "stream": re.compile(rf"\bstream(?:ed)?\b|{_STREAMING}"),
+    # As gateways word it: Alibaba names its own field, HTTP has "chunked".
+    "stream": re.compile(rf"{_NOT_OF}stream|{_STREAMING}|incremental_output|\bchunked\b"),
 }
 # Where the request is not blamed, "stream" may be the one that broke.
 _DOUBTED_NAMES_OF: Final = {**_NAMES_OF, "stream": re.compile(_STREAMING)}

@@ -52,6 +52,22 @@ REFUSALS: dict[str, tuple[str, int, Any]] = {
         ),
     ),
     "no streaming": ("stream", 400, error("Streaming is not supported for this model.")),
+    "a code": ("stream", 400, error("Not supported", code="streaming_not_supported")),
+    "a code in capitals": ("stream", 400, {"error": "STREAM_NOT_SUPPORTED"}),
+    "a reason": ("stream", 400, error("Request failed", reason="streamingDisabled")),
+    "Zhipu": ("stream", 400, error("stream\u53c2\u6570\u975e\u6cd5", code="1214")),
+    "in Chinese": ("stream", 400, error("\u8be5\u6a21\u578b\u4e0d\u652f\u6301stream\u6a21\u5f0f")),
+    "a plural": ("stream", 400, error("The model m does not offer streams.")),
+    "Bedrock": ("stream", 400, {"message": "The model doesn't support the ConverseStream operation"}),
+    "Bedrock, a policy": (
+        "stream",
+        403,
+        {
+            "message": "User is not authorized to perform: bedrock:InvokeModelWithResponseStream on resource: m"
+        },
+    ),
+    "Alibaba": ("stream", 400, {"message": "parameter.incremental_output only support set to false"}),
+    "chunked": ("stream", 400, error("Chunked responses are disabled")),
     "501": ("stream", 501, error("Streaming is not implemented.")),
     "stream, in no words": ("stream", 400, error("Bad Request")),
     "stream, without a body": ("stream", 422, b""),
@@ -80,6 +96,7 @@ REFUSALS: dict[str, tuple[str, int, Any]] = {
         400,
         {"error_code": "BAD_REQUEST", "message": 'Bad request: json: unknown field "stream_options"\n'},
     ),
+    "usage": ("stream_options", 400, error("usage reporting in streams is not available")),
     "include_usage": ("stream_options", 400, error("Unknown parameter: 'include_usage'")),
     "in no words": ("stream_options", 400, error("Invalid request", type="invalid_request_error")),
     "a text": ("stream_options", 422, b'"Unprocessable Entity"'),
@@ -152,6 +169,7 @@ async def test_what_the_application_asks_for_itself_is_refused(what):
         (400, error("Invalid value: 'temperature' must be below 2.", param="temperature")),
         (400, error("The prompt mentions a river.", code="odd")),
         (429, error("Too many streams.")),
+        (400, error("upstream: temperature is too high for the mainstream tier.")),
         (401, error("Bad request")),
     ],
 )

@@ -80,7 +80,7 @@ def said_by(error: openai.APIError) -> Said:
     inner: int | None = None
     param = ""
     for name, value in _fields(error):
-        if name == "param" and not param and isinstance(value, str) and value != "None":  # LiteLLM's null
+        if name == "param" and not param and isinstance(value, str) and _names(value):
             param = value
         if name in _STATUSES and inner is None:
             inner = _status(value)
@@ -122,6 +122,11 @@ def _fields(error: openai.APIError) -> Iterator[tuple[str, Any]]:
             left.extend((name, item) for item in value[:_MOST_ITEMS])
         else:
             yield name, value
+
+
+def _names(param: str) -> bool:
+    """Return whether it is the name of a parameter: LiteLLM gives its null as a text, one-api the status behind it."""
+    return param != "None" and not param.isdecimal()
 
 
 def _document(response: httpx2.Response) -> Any:

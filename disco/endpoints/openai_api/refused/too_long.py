@@ -52,6 +52,7 @@ _TOO_LONG: Final = re.compile(
             rf"context {_LENGTH} (?:is|of) (?:only )?\d|only supports? contexts?|(?:room|space)[^.;]{{0,20}}context",
             r"(?:exceed\w*|overflow\w*|surpass\w*|beyond|reached|fit (?:in|into|within))[^.;]{0,60}?\bcontext\b",
             r"(?:(?:longer|larger|greater|bigger|more) than|too (?:long|large|big) for)[^.;]{0,60}?\bcontext\b",
+            rf"context ?{_LENGTH} ?exceeded",  # LiteLLM's class, the only words that are sure to come through
             # The limit by name: xAI, vLLM, SGLang, TensorRT-LLM, TabbyAPI, SambaNova, Bedrock, Baidu
             rf"{_MOST_OF} (?:model|prompt|inputs?|sequence|seq|session|message) (?:text )?{_UNIT}\b",
             r"max(?:imum)? length (?:is |was )?exceeded|(?:model|prompt|input) max length",

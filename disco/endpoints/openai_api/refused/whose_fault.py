@@ -78,9 +78,14 @@ _ACCOUNT_WORDS: Final = re.compile(
     r"|budget has been exceeded|exceeded budget"  # LiteLLM's proxy
     r"|(?:account|organi[sz]ation|project|workspace)\b[^.]{0,60}"
     r"\b(?:suspended|deactivated|disabled|restricted|overdue|in arrears|not active|in good standing)"
+    r"|account is not authori[sz]ed to invoke\b"  # Bedrock, with 400
+    r"|^(?:unauthori[sz]ed|authentication (?:error|failed))\.?$"  # Cloudflare's gateway (2009, 10000), with 400
     r"|(?:incorrect|invalid|expired) api key|api key (?:is )?(?:not valid|invalid|expired|disabled)"  # xAI, Gemini
-    r"|country, region, or territory|user location is not supported",  # OpenAI; Gemini, with 400
-    re.IGNORECASE,
+    r"|country, region, or territory|user location is not supported"  # OpenAI; Gemini, with 400
+    r"|free tier is not available|please enable billing"  # Gemini, with 400
+    # In Chinese: a token's or a user's quota is used up (one-api, new-api), no balance, in arrears (Zhipu)
+    r"|(?:\u4ee4\u724c|\u7528\u6237)\u989d\u5ea6(?:\u5df2\u7528\u5c3d|\u4e0d\u8db3)|\u4f59\u989d\u4e0d\u8db3|\u6b20\u8d39",
+    re.IGNORECASE | re.MULTILINE,
 )
 # Gemini words its limits per minute and day as OpenAI words an account without credit, and says when they end.
 _PASSES: Final = re.compile(
@@ -103,6 +108,7 @@ _MODEL_WORDS: Final = re.compile(
     r"|(?:not |no )(?:have )?access to (?:the |this )?(?:requested )?model"  # OpenAI, Bedrock
     r"|not allowed to access (?:the |this )?model|unable to access (?:non-serverless )?model"  # LiteLLM, Together
     r"|deployment for this resource does not exist"  # Azure
+    r"|no [\"'`]?model_name[\"'`]? with this string"  # LiteLLM's router, with 400
     r"|model[^.]{0,80}do(?:es)? not exist or you(?:r team)?\b[^.]{0,80} not have access",  # OpenAI, xAI
     re.IGNORECASE | re.MULTILINE,
 )
@@ -113,9 +119,12 @@ _UNFIT_WORDS: Final = re.compile(
     # Streams are refused to all; whoever else is asked may have them.
     r"|\bstream(?:ing|s)?[\"'`]?(?: \w+)? (?:is|are) (?:\w+ )?(?:not |un)(?:yet )?"
     r"(?:supported|implemented|available|enabled|allowed|permitted)"
-    r"|\bnot (?:yet )?(?:support|allow) (?:\w+ )?stream(?:ing|s)?\b|\b(?:cannot|not) be streamed\b"
+    r"|n[o'\u2019]t (?:yet )?(?:support|allow|offer) (?:\w+ ){0,2}(?:converse)?stream(?:ing|s)?\b"
+    r"|\b(?:cannot|not) be streamed\b"
     r"|\b(?:sse|event-stream)[\"'`]? (?:is|are) (?:not |un)(?:supported|available|enabled|allowed)"
-    r"|\bset [\"'`]?stream[\"'`]? ?(?:=|:|to) ?false\b|\u4e0d\u652f\u6301\u6d41\u5f0f",  # "streams: not supported"
+    r"|\bset [\"'`]?stream[\"'`]? ?(?:=|:|to) ?false\b"
+    r"|\u4e0d\u652f\u6301 ?(?:\u6d41\u5f0f|stream)"  # "does not support streams"
+    r"|\bstream(?:ing|s)?_?(?:is_|are_)?(?:not_?|un)supported\b|\bstream(?:ing|s)?_?disabled\b",  # as a code
     re.IGNORECASE,
 )
 # The endpoint's own failure at a status that blames the request: a gateway passes on what the server behind it said.
@@ -126,8 +135,14 @@ _OWN_WORDS: Final = re.compile(
     r"|\bcapacity exceeded\b|\b(?:over|at|insufficient|no) capacity\b(?! of\b)"  # Mistral, Groq; a limit is "of 4096"
     r"|\b(?:server|service|system|engine|provider)\b[^.]{0,30}\b(?:busy|temporarily unavailable)\b"
     r"|\b(?:internal server error|service unavailable|bad gateway|gateway time-?out)\b"  # HTTP's phrases
-    r"|\bupstream (?:\w+ )?(?:error|time-?out)\b",
-    re.IGNORECASE,
+    r"|\bupstream (?:\w+ )?(?:error|time-?out)\b"
+    r"|^openai_error\b|\bbad response status code\b"  # one-api, new-api: the server behind has said nothing else
+    # Its model: LM Studio, with 400 and nothing beside it; vLLM, PyTorch and others behind gateways
+    r"|\b(?:model|engine|server|worker|process|runner|backend) (?:has |have |was )?(?:crashed|died)\b"
+    r"|\bmodel (?:is |was |has been |got )?(?:unloaded|not loaded)\b|\bfailed to load (?:the )?model\b"
+    r"|\bengine(?:core)? (?:encountered an issue|(?:is |loop )*(?:dead|not running))"
+    r"|\bout of memory\b|\b(?:insufficient|not enough|more system) (?:system )?(?:memory|resources)\b|\bcuda error\b",
+    re.IGNORECASE | re.MULTILINE,
 )
 # None of them counts where the error says which part of the request is at fault, or within quotation marks: a schema
 # may hold any word. OpenAI's general type says nothing; gateways give it to all that their providers said.
@@ -160,7 +175,7 @@ def kind_of_refusal(said: Said, words: str) -> FailureKind | None:
     if status in _MODEL_AT:
         if said.param == "model" or _MODEL_WORDS.search(words):
             return FailureKind.MODEL
-        if said.param == "stream" or _UNFIT_WORDS.search(words):
+        if said.param == "stream" or _UNFIT_WORDS.search("\n".join((words, *said.codes))):
             return FailureKind.UNSERVED
     is_of_request = said.param or any(map(_OF_THE_REQUEST.match, said.codes))
     if status in _OWN_AT and not is_of_request and _OWN_WORDS.search(_QUOTED.sub("", words)):
