@@ -221,10 +221,9 @@ class ResponsesEncoder:
             if call.index != self._call or self._kind != "function_call":
                 self._close()
                 self._go_to(call)
-            if has_begun:  # its id or its name may come only now, the name in pieces
+            if has_begun and call.name:  # only now, or in pieces
                 item = self._items[self._at]
-                item["call_id"] = call.id or item["call_id"]
-                item["name"] = f"{item['name']}{call.name or ''}"
+                item["name"] = f"{item['name']}{call.name}"
             if call.arguments:
                 self._write("function_call", call.arguments)
 

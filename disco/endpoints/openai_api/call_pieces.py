@@ -36,10 +36,9 @@ class CallPieces:
         self._by_id: dict[str, int] = {}
 
     def place(self, pieces: object) -> None:
-        """Change the pieces of one chunk in place; what is no piece stays as it is, and one that says nothing goes."""
+        """Change the pieces of one chunk in place; what is no piece stays as it is."""
         if not isinstance(pieces, list):
             return
-        pieces[:] = [piece for piece in pieces if not self._is_none(piece)]
         for position, piece in enumerate(pieces):
             if isinstance(piece, ChoiceDeltaToolCall):
                 self._place(piece, position if len(pieces) > 1 else len(self._calls) - 1)
@@ -68,14 +67,6 @@ class CallPieces:
         self.go_on(
             at, arguments if isinstance(arguments, str) else json.dumps(arguments) if arguments else ""
         )
-
-    def _is_none(self, piece: object) -> bool:
-        """Return whether a piece would begin a call and says nothing of one: some servers end their calls so."""
-        if not isinstance(piece, ChoiceDeltaToolCall) or piece.id or piece.type or piece.model_extra:
-            return False
-        is_known = piece.index in self._by_index if type(piece.index) is int else bool(self._calls)
-        said = () if piece.function is None else (*vars(piece.function).values(), piece.function.model_extra)
-        return not is_known and not any(said)
 
     def come_again(self, at: int, arguments: str) -> bool:
         """Return whether a piece without a name says all of its call's arguments again: no JSON goes on so."""
