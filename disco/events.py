@@ -178,6 +178,7 @@ class Ended:
         raw: the provider's own last event, for details that are passed on; None for none.
         has_content: whether `raw` has content that no delta had, so that an answer without deltas is not empty.
         has_notes: whether fields of the provider's own came without content; nobody knows whether they are an answer.
+        tool_calls: the calls in `raw`, where no delta had any.
     """
 
     finish_reason: str
@@ -185,6 +186,7 @@ class Ended:
     raw: Any = field(default=None, repr=False)
     has_content: bool = False
     has_notes: bool = False
+    tool_calls: tuple[ToolCallDelta, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

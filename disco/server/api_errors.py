@@ -105,6 +105,8 @@ def refusal_of(error: Exception) -> Refusal:
     if isinstance(error, openai.APIConnectionError | httpx2.TransportError | httpx2.StreamError):
         message = "The connection to the server behind disco failed."
         return Refusal(502, message, kind=SERVER, code="connection_failed", headers=_NO_RETRY)
+    if isinstance(error, httpx2.DecodingError):  # compressed, as it says, and not as it is
+        return garbled()
     if isinstance(
         error, openai.APIError
     ):  # an error object in a stream, or an answer that breaks the protocol

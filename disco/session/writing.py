@@ -158,6 +158,7 @@ class Writing:
         elif migration.moving is not None:
             is_left = has_failed(ended.finish_reason) and not migration.rises
             return FAILED if is_left else None  # the target goes on
+        calls.read(ended.tool_calls)
         return lacking(
             text,
             calls,

@@ -192,6 +192,20 @@ async def test_a_server_that_cannot_be_reached_is_not_probed_again_and_again():
         assert asker.server.capabilities(MODEL).continues
 
 
+async def test_a_probe_that_fails_in_disco_itself_is_not_sent_with_every_answer(monkeypatch, caplog):
+    async def fails(path, response):
+        raise TypeError
+
+    monkeypatch.setattr("disco.endpoints.openai_api.api_endpoint.read_whole", fails)
+    asker, memory, _ = healthy()
+    async with asker:
+        for _ in range(3):
+            await ask(asker)
+            await settled(memory, 0)
+    assert len(memory.requests) == 4
+    assert "A probe was given up: TypeError in disco itself." in caplog.text
+
+
 async def test_a_probe_outlives_the_answer_and_ends_with_the_client():
     """While it is under way, the next answers are not held up; what it may have used is charged at once."""
     server = PlainServer("flags")

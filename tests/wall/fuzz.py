@@ -250,6 +250,8 @@ async def _all(seeds: Sequence[int], note: Callable[[int], None]) -> list[Findin
             if failed:
                 what = f"the application fails: {type(failed.pop()).__name__}"
                 failed.clear()
+            elif NETWORK.complaints:
+                what = f"complaint: {NETWORK.complaints[0]}"
             if what is not None:
                 found.append(Finding(seed, way, what))
             NETWORK.requests.clear()

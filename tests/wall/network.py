@@ -349,14 +349,27 @@ def entered() -> Iterator[Network]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Nothing is logged, and nobody warned: of ten thousand odd answers there would be much to say."""
-    disabled = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
+    """Nothing is logged, and nobody warned: of ten thousand odd answers there would be much to say.
+
+    disco's own errors are complaints: no server's oddity is one.
+    """
+    disabled, ours, complaints = logging.root.manager.disable, logging.getLogger("disco"), _Complaints()
+    propagates = ours.propagate
+    logging.disable(logging.WARNING)
+    ours.addHandler(complaints)
+    ours.propagate = False
     try:
         with warnings.catch_warnings(action="ignore"):
             yield
     finally:
+        ours.propagate = propagates
+        ours.removeHandler(complaints)
         logging.disable(disabled)
+
+
+class _Complaints(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        NETWORK.complaints.append(record.getMessage())
 
 
 def run(function: Callable[..., Any], *given: Any) -> Any:

@@ -22,7 +22,7 @@ class Seen:
         is_ours: an `OpenAIError`, as an application expects.
         kinds: its classes, the SDK's among them.
         status: of an error with a response.
-        complaints: what the event loop was told of that nobody awaited.
+        complaints: what the event loop was told of that nobody awaited, and errors of its own that disco logged.
         opened: the stream, which the application closes.
         requests: how many the row's own server was sent for this.
         wait_s: until the end, in seconds of the wall's clock.
@@ -59,7 +59,9 @@ class Seen:
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else "" if value is None else json.dumps(_plain(value))
+    if value is None or value is False:  # no application shows it
+        return ""
+    return value if isinstance(value, str) else json.dumps(_plain(value))
 
 
 def _plain(value: Any) -> Any:

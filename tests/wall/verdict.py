@@ -94,7 +94,7 @@ def judged(row: Row, way: Way, seen: Seen, sdk: Seen, plain: Seen | None = None)
 
 def _judged(row: Row, way: Way, seen: Seen, sdk: Seen) -> Cell:
     if seen.complaints:
-        return Cell(Kind.WRONG, f"the event loop was told of {seen.complaints[0]}")
+        return Cell(Kind.WRONG, f"the event loop or the log was told of {seen.complaints[0]}")
     if not seen.is_ours and seen.error == sdk.error:
         return Cell(Kind.SAME, f"raises {seen.error}")
     if not seen.is_ours:

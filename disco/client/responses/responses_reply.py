@@ -217,10 +217,11 @@ class ResponsesEncoder:
         if delta.reasoning:
             self._write("reasoning", delta.reasoning)
         for call in delta.tool_calls:
+            has_begun = call.index in self._calls
             if call.index != self._call or self._kind != "function_call":
                 self._close()
                 self._go_to(call)
-            elif call.name:  # only now, or in pieces
+            if has_begun and call.name:  # only now, or in pieces
                 item = self._items[self._at]
                 item["name"] = f"{item['name']}{call.name}"
             if call.arguments:

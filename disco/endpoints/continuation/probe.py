@@ -7,8 +7,7 @@ method is tried with a sequence whose next characters are certain and with which
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -36,10 +35,14 @@ __all__ = [
     "Outcome",
     "ProbeMeter",
     "ProbeVerdict",
+    "Reader",
     "judge",
     "probe",
     "rendered_head",
 ]
+
+Reader = Callable[[str, httpx2.Response], Awaitable[tuple[str, Usage]]]
+"""Given the path of a request and its response: the text, and what was used as far as it shows."""
 
 Outcome = Literal["continues", "echoes", "restarts", "refuses", "unreachable"]
 
@@ -138,6 +141,7 @@ def judge(text: str) -> Outcome:
 async def probe(
     client: openai.AsyncOpenAI,
     model: str,
+    read: Reader,
     *,
     methods: Sequence[Method] = LADDER,
     continuation: Continuation = Continuation("auto"),  # noqa: B008 - frozen
@@ -149,6 +153,7 @@ async def probe(
     Args:
         client: the server's.
         model: the model to probe.
+        read: reads its answers as any others are read; raises `CannotContinueError` where that cannot be.
         methods: from `LADDER`, in the order to try.
         continuation: gives the template for "completions"; without a template, llama-server renders the prompt.
         limit_s: time limit of each request, seconds.
@@ -163,7 +168,7 @@ async def probe(
         tried = replace(continuation, method=method, template=template)
         outcome: Outcome = "unreachable"
         with anyio.move_on_after(limit_s):
-            outcome = await _try(client, model, tried, meter)
+            outcome = await _try(client, model, read, tried, meter)
         outcomes[method] = outcome
         if outcome in ("continues", "echoes"):
             return ProbeVerdict(method, outcomes, server_renders=tried.server_renders)
@@ -173,7 +178,7 @@ async def probe(
 
 
 async def _try(
-    client: openai.AsyncOpenAI, model: str, continuation: Continuation, meter: ProbeMeter
+    client: openai.AsyncOpenAI, model: str, read: Reader, continuation: Continuation, meter: ProbeMeter
 ) -> Outcome:
     request = Request(
         messages=[{"role": "user", "content": _QUESTION}],
@@ -188,7 +193,7 @@ async def _try(
             call = completions_call(request, prefix, continuation, head=head)
         else:
             call = continue_call(request, prefix, continuation)
-        return judge(await _text(client, call, meter))
+        text, used = await read(call.path, await _posted(client, call, meter))
     except (CannotContinueError, ModelFileError):
         return "refuses"
     except openai.APIStatusError as error:
@@ -198,42 +203,23 @@ async def _try(
         return "unreachable" if temporary and error.status_code != 501 else "refuses"
     except (openai.APIConnectionError, httpx2.HTTPError):
         return "unreachable"
-    except (openai.APIError, ValueError, AttributeError):
+    except (openai.APIError, ValueError):
         return "refuses"
+    meter.add(used.prompt_tokens - _PROMPT_TOKENS if used.prompt_tokens else 0, used.completion_tokens)
+    return judge(text)
 
 
-async def _text(client: openai.AsyncOpenAI, call: Call, meter: ProbeMeter) -> str:
-    """Return the text of the first choice in the answer to a call."""
+async def _posted(client: openai.AsyncOpenAI, call: Call, meter: ProbeMeter) -> httpx2.Response:
+    """Return the answer to a call."""
     # The next request follows at once. It must not be sent on a connection that the server is just closing, as
     # llama-server does after each streamed answer.
     options: Any = {"max_retries": 0, "headers": {"Connection": "close"}}
     meter.add(_PROMPT_TOKENS)  # stays where the probe is cancelled before the server's answer
     try:
-        response = await client.post(call.path, body=call.body, cast_to=httpx2.Response, options=options)
+        return await client.post(call.path, body=call.body, cast_to=httpx2.Response, options=options)
     except openai.OpenAIError:
         meter.add(-_PROMPT_TOKENS)  # no server charges for an error
         raise
-    pieces: list[str] = []
-    reported: Any = None
-    for line in response.text.split("\n"):
-        data = line.removeprefix("data:").strip()
-        if data == line.strip() or data == "[DONE]":
-            continue
-        event = json.loads(data)
-        reported = event.get("usage") or reported
-        for choice in event.get("choices") or []:
-            text = (
-                choice.get("text")
-                if call.path == "/completions"
-                else (choice.get("delta") or {}).get("content")
-            )
-            pieces.append(text or "")
-    counts = reported if isinstance(reported, dict) else {}
-    prompt_tokens, written = counts.get("prompt_tokens"), counts.get("completion_tokens")
-    if type(prompt_tokens) is int and prompt_tokens >= 0:
-        meter.add(prompt_tokens - _PROMPT_TOKENS)
-    meter.add(0, written if type(written) is int and written >= 0 else sum(map(bool, pieces)))
-    return "".join(pieces)
 
 
 async def rendered_head(client: openai.AsyncOpenAI, request: Request) -> str:

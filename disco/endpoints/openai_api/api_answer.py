@@ -8,16 +8,19 @@ import anyio
 import anyio.lowlevel
 import httpx2
 
+from disco.endpoints.continuation.rendering import CannotContinueError
 from disco.endpoints.continuation.spliced_deltas import SplicedDeltas
 from disco.endpoints.openai_api.additions import AnswerLimit
-from disco.endpoints.openai_api.chunk_reader import ChunkReader
+from disco.endpoints.openai_api.chunk_reader import ChatReader, ChunkReader, CompletionReader
+from disco.endpoints.openai_api.chunk_repair import ServerReportedError
 from disco.endpoints.openai_api.http_transport import TrafficCounter, exhaust, pieces, unwind
 from disco.endpoints.openai_api.response_reader import ResponseReader
 from disco.endpoints.openai_api.sse import EventSplitter, last_event
 from disco.endpoints.openai_api.whole_documents import document_in, events_of_document, is_document
-from disco.events import Delta
+from disco.errors import EndpointFailure
+from disco.events import Delta, Usage
 
-__all__ = ["CLOSE_S", "TAIL_S", "ServerAnswer"]
+__all__ = ["CLOSE_S", "TAIL_S", "ServerAnswer", "read_whole"]
 
 # Behind the finish reason usage, [DONE] and sometimes more text may follow. The reader waits so long for each piece of
 # the body, be it a comment, and so long in all. Where more text has come, the answer's own clocks count again.
@@ -140,3 +143,23 @@ class ServerAnswer:
         if not self.response.is_closed:
             with anyio.move_on_after(CLOSE_S, shield=True):
                 await self.response.aclose()
+
+
+async def read_whole(path: str, response: httpx2.Response) -> tuple[str, Usage]:
+    """Return the text of a short answer, and what was used as far as it shows; `path`: of the request.
+
+    Raises:
+        CannotContinueError: it cannot be read.
+    """
+    reader = CompletionReader() if path == "/completions" else ChatReader()
+    answer = ServerAnswer(response, reader, None, None, TrafficCounter(), "server")
+    text = ""
+    try:
+        while not answer.is_over:
+            text += "".join(delta.text for delta in await answer.read() or ())
+    except (EndpointFailure, ServerReportedError, ValueError):
+        raise CannotContinueError("the server's answer cannot be read") from None
+    finally:
+        await answer.aclose()
+    used = reader.usage or Usage()
+    return text, Usage(used.prompt_tokens, used.completion_tokens or reader.tokens)

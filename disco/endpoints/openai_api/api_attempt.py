@@ -206,7 +206,12 @@ class ServerAttempt(Attempt):
             asked.limit.ended(reader.finish_reason)
         usage = None if reader.usage is None else self.usage
         return Ended(
-            reader.finish_reason, usage, reader.finish_raw, reader.ends_with_content, reader.has_notes
+            reader.finish_reason,
+            usage,
+            reader.finish_raw,
+            reader.ends_with_content,
+            reader.has_notes,
+            reader.last_calls,
         )
 
     async def _release(self) -> None:

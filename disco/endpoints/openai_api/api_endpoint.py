@@ -26,6 +26,7 @@ from disco.endpoints.continuation.probe import ProbeMeter, ProbeVerdict, probe, 
 from disco.endpoints.continuation.verdicts import Key, Verdicts
 from disco.endpoints.contract import Capabilities, Endpoint
 from disco.endpoints.openai_api.additions import AnswerLimits, LogprobsSupport, StreamAdditions
+from disco.endpoints.openai_api.api_answer import read_whole
 from disco.endpoints.openai_api.api_attempt import ServerAttempt
 from disco.endpoints.openai_api.api_request import ServerRequest
 from disco.endpoints.openai_api.connectivity import connects_directly, has_route
@@ -342,12 +343,17 @@ class OpenAIEndpoint(Endpoint):
         self.verdicts.begin(key)
         try:
             with anyio.move_on_after(limit_s) as scope:
-                found = await probe(self._client, model, continuation=self._continuation, meter=meter)
+                found = await probe(
+                    self._client, model, read_whole, continuation=self._continuation, meter=meter
+                )
                 file = self._continuation.template_file
                 if file is not None and found.method != "none":
                     found = replace(found, vocabulary=await proved_vocabulary(self._client, file))
             if scope.cancelled_caught:
                 found = found or unknown
+        except Exception:
+            found = found or unknown  # else each answer would send one more
+            raise
         finally:
             self.verdicts.end(key, found)
         return found or unknown

@@ -65,6 +65,7 @@ class ChunkReader:
             the first chunk with content, or one that more content follows, shows nothing.
         finish_raw: the chunk with the finish reason, where the application may see it.
         ends_with_content: whether `finish_raw` has content that no delta had.
+        last_calls: the calls of which only `finish_raw` has any.
         has_notes: whether a chunk without content had fields of a provider's own.
         usage: the server's count: the greatest of each kind that came.
         tokens: this reader's own count.
@@ -74,7 +75,7 @@ class ChunkReader:
     # Mutable: all attributes, by `read`.
     __slots__ = (
         *("_halves", "_implied", "_reported", "_tokens_at_end", "broken", "done", "ends_with_content"),
-        *("finish_raw", "finish_reason", "has_notes", "is_sure", "tokens", "usage"),
+        *("finish_raw", "finish_reason", "has_notes", "is_sure", "last_calls", "tokens", "usage"),
     )
 
     def __init__(self) -> None:
@@ -88,6 +89,7 @@ class ChunkReader:
         self.is_sure = False
         self.finish_raw: Any = None
         self.ends_with_content = False
+        self.last_calls: tuple[ToolCallDelta, ...] = ()
         self.has_notes = False
         self.usage: Usage | None = None
         self.tokens = 0

@@ -255,7 +255,7 @@ def mended_choice(choice: dict[str, Any], index: int, halves: Halves) -> dict[st
         delta["content"] = _text_of(content, "text")
         if (thoughts := _text_of(content, "thinking")) and not any(map(delta.get, _REASONING)):
             delta["reasoning_content"] = thoughts
-    elif isinstance(content, int | float):
+    elif isinstance(content, int | float) and not isinstance(content, bool):
         delta["content"] = json.dumps(content)  # the SDK hands the number on, which applications show
     else:
         delta["content"] = content if isinstance(content, str) else None
@@ -403,20 +403,29 @@ def _tool_calls(delta: Any) -> tuple[ToolCallDelta, ...]:
     calls = delta.tool_calls if isinstance(delta.tool_calls, list) else []
     pieces = [
         _call_piece(
-            index if type(index := getattr(call, "index", None)) is int else place, call.function, call
+            index if type(index := getattr(call, "index", None)) is int else place,
+            getattr(call, "function", None),
+            call,
         )
         for place, call in enumerate(calls)
-        if getattr(call, "function", None) is not None
+        if getattr(call, "function", None) is not None or _only_begins(call)
     ]
     if not pieces and delta.function_call is not None:
         pieces.append(_call_piece(0, delta.function_call, None))
     return tuple(pieces)
 
 
+def _only_begins(call: Any) -> bool:
+    """Whether a piece has a function call's id and nothing else yet."""
+    return bool(getattr(call, "id", None)) and getattr(call, "type", None) == "function"
+
+
 def _call_piece(index: int, function: Any, call: Any) -> ToolCallDelta:
     given = (getattr(function, "arguments", None), getattr(call, "id", None), getattr(function, "name", None))
     if isinstance(given[0], dict | list):
         given = (json.dumps(given[0]), *given[1:])
+    if type(given[1]) is int:
+        given = (given[0], str(given[1]), given[2])
     arguments, call_id, name = (value if isinstance(value, str) else None for value in given)
     return ToolCallDelta(index, arguments or "", call_id, name)
 

@@ -30,10 +30,11 @@ class ResponseReader(ChunkReader):
     The last event becomes no delta: it is kept in `finish_raw`.
     """
 
-    __slots__ = ("_in_pieces",)
+    __slots__ = ("_has_told_calls", "_in_pieces")
 
     def __init__(self) -> None:
         super().__init__()
+        self._has_told_calls = False
         self._in_pieces: set[int] = set()  # places of the calls whose arguments have come in pieces
 
     def _read(self, events: list[bytes], deltas: list[Delta]) -> None:
@@ -49,6 +50,7 @@ class ResponseReader(ChunkReader):
             elif kind == "response.failed":
                 raise ServerReportedError(field_of(event.get("response"), "error"), event)
             elif (delta := self._delta(kind, event)) is not None:
+                self._has_told_calls |= bool(delta.tool_calls)
                 self.tokens += delta.tokens
                 deltas.append(delta)
 
@@ -114,6 +116,13 @@ class ResponseReader(ChunkReader):
         output = field_of(response, "output")
         items = output if isinstance(output, list) else []
         self.ends_with_content = not self.tokens and any(map(_has_content, items))
+        if not self._has_told_calls:
+            self.last_calls = tuple(
+                ToolCallDelta(at, arguments, field_of(item, "call_id"), field_of(item, "name"))
+                for at, item in enumerate(items)
+                if field_of(item, "type") == "function_call"
+                and isinstance(arguments := field_of(item, "arguments"), str)
+            )
         self.done = True
 
 

@@ -17,6 +17,7 @@ from disco.endpoints.continuation import CannotContinueError, Continuation, Prob
 from disco.endpoints.continuation.methods import chat_call, completions_call, continue_call, used_up
 from disco.endpoints.continuation.probe import judge
 from disco.endpoints.continuation.rendering import render_prefix
+from disco.endpoints.openai_api.api_answer import read_whole
 from disco.errors import ConfigurationError
 from disco.request import Prefix, Request
 
@@ -176,7 +177,7 @@ async def probed(*scripts):
         scripted_server(*scripts) as server,
         openai.AsyncOpenAI(base_url=server.base_url, api_key="none") as client,
     ):
-        yield await probe(client, "m"), server
+        yield await probe(client, "m", read_whole), server
 
 
 def said(text: str):
@@ -210,6 +211,17 @@ async def test_first_rung_that_works_is_taken_and_no_further_one_asked(anyio_bac
         chat = "/v1/chat/completions"
         assert [line.split()[1] for line, _, _ in server.requests] == [chat, "/apply-template", chat]
         assert all(body.get("max_tokens", 8) == 8 for _, _, body in server.requests)
+
+
+@pytest.mark.real
+@pytest.mark.anyio
+@mostly("asyncio")
+async def test_an_answer_in_parts_or_in_one_document_is_read_as_any_other(anyio_backend):
+    choice = {"index": 0, "delta": {"content": [{"type": "text", "text": ", 12"}]}}
+    whole = {"choices": [{"index": 0, "message": {"content": ", 12"}, "finish_reason": "length"}]}
+    for script in (stream(sse({"choices": [choice]})), answer(json.dumps(whole).encode())):
+        async with probed(script) as (verdict, _):
+            assert verdict == ProbeVerdict("flags", {"flags": "continues"})
 
 
 @pytest.mark.real
