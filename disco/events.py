@@ -178,6 +178,7 @@ class Ended:
         raw: the provider's own last event, for details that are passed on; None for none.
         has_content: whether `raw` has content that no delta had, so that an answer without deltas is not empty.
         has_notes: whether fields of the provider's own came without content; nobody knows whether they are an answer.
+        lacks: why this is none, in words, where the endpoint can ask in another way; None: it has nothing to say.
     """
 
     finish_reason: str
@@ -185,6 +186,7 @@ class Ended:
     raw: Any = field(default=None, repr=False)
     has_content: bool = False
     has_notes: bool = False
+    lacks: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
