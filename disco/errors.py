@@ -219,6 +219,7 @@ class EndpointFailure(Exception):
             had begun; None: the kind decides.
         once_more: it may be asked once more where the application wants no retries, too: the request had what the
             application did not ask for (the endpoint then leaves it out), or it was silent while another went on.
+        plainly: it may be asked once more whatever its kind, from the start, and the endpoint is to leave that out.
         account: whose account was refused, where the kind is ACCOUNT or MODEL; it holds no key in a readable form.
     """
 
@@ -238,6 +239,7 @@ class EndpointFailure(Exception):
         self.retry_after_s = retry_after_s
         self.may_retry = may_retry
         self.once_more = once_more
+        self.plainly = False
         self.account = account
 
 

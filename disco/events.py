@@ -179,6 +179,7 @@ class Ended:
         has_content: whether `raw` has content that no delta had, so that an answer without deltas is not empty.
         has_notes: whether fields of the provider's own came without content; nobody knows whether they are an answer.
         tool_calls: the calls in `raw`, where no delta had any.
+        lacks: why this is none, in words, where the endpoint can ask in another way; None: it has nothing to say.
     """
 
     finish_reason: str
@@ -187,6 +188,7 @@ class Ended:
     has_content: bool = False
     has_notes: bool = False
     tool_calls: tuple[ToolCallDelta, ...] = ()
+    lacks: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

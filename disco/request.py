@@ -63,7 +63,7 @@ class Request:
         timeouts: the clocks of each attempt.
         retries: how often the endpoint was asked before for this answer.
         first_connect_s: the same for the first connection to each endpoint, s; None: as `timeouts` say.
-        is_last: it was asked before, and is not asked again.
+        is_last: it was asked before, and is not asked again, or is now asked without what its endpoint adds.
         responses: the body of the `/responses` request that the application made, without `stream` and
             `extra_body["disco"]`; None where it made a chat request. The other fields are its translation.
         classes: the complete answers to choose between (see `check_classes`); empty: free text.

@@ -285,7 +285,10 @@ class LiveSession:
             request = replace(request, messages=request.refined)
         earlier = sum(a.candidate.name == start.endpoint for a in session.attempts[:number])
         if earlier:
-            request = replace(request, retries=earlier, is_last=earlier >= session.config.max_retries)
+            is_last = (
+                earlier >= session.config.max_retries or start.endpoint in session.ending.failures.plainly
+            )
+            request = replace(request, retries=earlier, is_last=is_last)
         attempt: Attempt | None = None
         handed_on = has_ended = False
         try:

@@ -138,14 +138,14 @@ class Writing:
     def _lacking(self, state: AttemptState, ended: Ended) -> str | None:
         """Return what the answer lacks that this attempt has ended; None: nothing, or it does not end the answer.
 
-        Where the plan names one endpoint alone, all counts as an answer that the SDK takes for one. A writer in doubt
-        and an heir that began anew have an answer each.
+        Where the plan names one endpoint alone, all counts as an answer that the SDK takes for one, unless the endpoint
+        can ask in another way. A writer in doubt and an heir that began anew have an answer each.
         """
         transcript, migration = self._transcript, self._migration
         writes = transcript.writer is None or state is transcript.writer
         text, calls, has_more = transcript.written, transcript.calls, transcript.has_more or transcript.holds
         if calls is None:
-            return None
+            return ended.lacks
         if migration.is_doubt and (writes or (migration.is_target(state) and not state.prefix)):
             apart = migration.beyond if writes else state.held
             text = (text if writes else "") + "".join(d.text for d in apart if d.kind is DeltaKind.TEXT)
@@ -180,6 +180,7 @@ class Writing:
             f"Endpoint {state.candidate.name!r} {lacks} (finish reason {ended.finish_reason!r})."
         )
         failure = EndpointFailure(FailureKind.INCOMPLETE, error, may_retry=False if is_kept else None)
+        failure.once_more = failure.plainly = ended.lacks is not None
         goes_on = self._failover.fail(state, failure, now, out)
         is_none = not (transcript.holds or transcript.has_more or transcript.written.strip())
         is_odd = transcript.calls is not None and transcript.calls.are_broken and not transcript.calls.are_cut

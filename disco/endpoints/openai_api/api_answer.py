@@ -23,7 +23,8 @@ from disco.events import Delta, Usage
 __all__ = ["CLOSE_S", "TAIL_S", "ServerAnswer", "read_whole"]
 
 # Behind the finish reason usage, [DONE] and sometimes more text may follow. The reader waits so long for each piece of
-# the body, be it a comment, and so long in all. Where more text has come, the answer's own clocks count again.
+# the body, be it a comment, and so long in all. Where more text has come, the answer's own clocks count again. So they
+# do behind a reason before any content, but silence of `TAIL_S` ends such an answer: most often it is an empty one.
 _TAIL_GAP_S = 5.0
 TAIL_S = 15.0
 _EVENTS_AT_ONCE = 64  # without a turn of the event loop
@@ -98,11 +99,14 @@ class ServerAnswer:
         return self._passed_on(events)
 
     async def read_tail(self) -> list[Delta] | None:
-        """Do as `read` once the answer is complete, for a limited time."""
+        """Do as `read` behind a finish reason, for a limited time."""
         now = anyio.current_time()
-        if self.tail_at is None:
-            self.tail_at = now
-        with anyio.CancelScope(deadline=min(now + _TAIL_GAP_S, self.tail_at + TAIL_S)):
+        until = now + TAIL_S
+        if self.reader.is_sure:
+            if self.tail_at is None:
+                self.tail_at = now
+            until = min(now + _TAIL_GAP_S, self.tail_at + TAIL_S)
+        with anyio.CancelScope(deadline=until):
             return await self.read()
         self.is_over, self.waiting = True, []
         return []

@@ -19,6 +19,7 @@ from disco.endpoints.openai_api.http_transport import estimated_tokens
 from disco.endpoints.openai_api.sse import EventTooLargeError
 from disco.errors import EndpointFailure
 from disco.events import Alive, Delta, Ended, SeamReport, Started, Traffic, Usage
+from disco.session.answer_rule import Calls, lacking
 
 __all__ = ["ServerAttempt"]
 
@@ -46,6 +47,7 @@ class ServerAttempt(Attempt):
         self._on_close = on_close
 
         self._answer: ServerAnswer | None = None
+        self._calls = Calls()  # of an answer whose stream nobody asked for
         self._was: Exception | None = None  # why the request was sent once more without what disco adds
         self._opening: anyio.CancelScope | None = None  # lets `aclose` end a request that has no response yet
         self._ended = self._stopped = False  # stopped: ended or failed
@@ -137,8 +139,9 @@ class ServerAttempt(Attempt):
                 answer.tail_at, asked.is_excused = None, False
                 return Alive(0.0)
             else:
+                is_bare = reader.finish_reason is not None and not reader.tokens
                 try:
-                    deltas = await answer.read()
+                    deltas = await (answer.read_tail() if is_bare else answer.read())
                 except (*_UNREADABLE, EndpointFailure) as error:
                     if await self._asks_again(answer, Refusal.within(error, answer.response), error):
                         return await self._open()
@@ -146,10 +149,12 @@ class ServerAttempt(Attempt):
             if deltas is None:
                 return Alive()
             if deltas:
+                if asked.doubts_stream:
+                    for delta in deltas:
+                        self._calls.read(delta.tool_calls)
                 return deltas
-        is_empty = reader.finish_reason == "stop" and not (reader.has_content or answer.is_document)
-        if reader.finish_reason is None or (is_empty and not asked.request.may_be_empty):
-            why = error_mapping.incomplete(asked.name)
+        if (lacks := self._lacks(answer)) is not None:
+            why = error_mapping.incomplete(asked.name, lacks)
             # llama-cpp-python's server refuses log probabilities by a status of 200 and nothing else.
             statuses = (200, 0) if answer.is_at_end and reader.finish_reason is None else (0,)
             for status in () if answer.is_document else statuses:  # it has not streamed, so that is not why
@@ -184,6 +189,21 @@ class ServerAttempt(Attempt):
         self._answer, self._asked.is_excused, self._was = None, False, why
         return True
 
+    def _lacks(self, answer: ServerAnswer) -> str | None:
+        """Return what an answer lacks that its server has ended, in words; None: nothing, or it has not streamed."""
+        reader, calls = answer.reader, self._calls
+        if reader.finish_reason is None:
+            return error_mapping.NO_REASON
+        if answer.is_document:
+            return None
+        return lacking(
+            "",
+            calls if calls.are_cut else None,
+            reader.finish_reason,
+            has_more=reader.has_content,
+            may_be_empty=self._asked.request.may_be_empty,
+        )
+
     def _end(self, answer: ServerAnswer) -> list[Delta] | Ended:
         reader, spliced, asked = answer.reader, answer.spliced, self._asked
         if spliced is not None and spliced.is_cut:
@@ -199,7 +219,8 @@ class ServerAttempt(Attempt):
         if spliced is not None and (deltas := spliced.end()):
             return deltas
         self._ended = self._stopped = True
-        if asked.call is not None and reader.has_content:  # an empty answer shows nothing
+        lacks = self._lacks(answer) if asked.doubts_stream else None
+        if asked.call is not None and reader.has_content and lacks is None:  # what is none shows nothing
             for addition in asked.additions:
                 addition.answered(asked.call)
         if asked.limit is not None:
@@ -212,6 +233,7 @@ class ServerAttempt(Attempt):
             reader.ends_with_content,
             reader.has_notes,
             reader.last_calls,
+            lacks=lacks,
         )
 
     async def _release(self) -> None:

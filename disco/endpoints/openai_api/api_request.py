@@ -30,6 +30,8 @@ __all__ = ["ServerRequest"]
 
 _NO_SUCH_PATH = (404, 405, 501)
 _OF_ANY_CAUSE = (FailureKind.CONNECTION, FailureKind.SERVER, FailureKind.INCOMPLETE)
+# What an error behind a piece of the answer says in vain: the server had taken the request.
+_IN_VAIN = (FailureKind.GARBAGE, FailureKind.ACCOUNT, FailureKind.MODEL)
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -75,6 +77,14 @@ class ServerRequest:
         """
         may = not (self.is_excused or self.request.is_last)
         return may and self.call is not None and "stream" not in self.call.body
+
+    @property
+    def doubts_stream(self) -> bool:
+        """Whether only disco asks for a stream, and the server is not known to give one."""
+        call = self.call
+        if call is None or self.request.streams or self.prefix:
+            return False
+        return any(addition.is_doubted_in(call) for addition in self.additions)
 
     def amends(self, refusal: Refusal) -> bool:
         """Return whether the server may have refused what disco added to the request; then the call is amended."""
@@ -158,9 +168,12 @@ class ServerRequest:
     def failure(self, error: Exception, answer: ServerAnswer | None) -> EndpointFailure:
         """Return an error as the failure of an attempt; `answer`: what came, if anything."""
         failure = self._failure(error, None if answer is None else answer.response)
-        # Where a piece of the answer has come, the server streams.
+        # Where a piece of the answer has come, the server streams, and what breaks off there may be of any cause.
         has_begun = answer is not None and answer.reader.tokens > 0
-        failure.once_more = not has_begun and self._asked_more(failure)
+        if self.doubts_stream and self.wire.traffic.bytes_up:
+            is_unclear = failure.kind in _OF_ANY_CAUSE and failure.retry_after_s is None
+            failure.plainly = has_begun and failure.kind in _IN_VAIN
+            failure.once_more = failure.plainly or (is_unclear and not has_begun)
         return failure
 
     def _failure(self, error: Exception, response: httpx2.Response | None) -> EndpointFailure:
@@ -190,12 +203,3 @@ class ServerRequest:
             # The instruction is refused, not the application's request.
             return EndpointFailure(FailureKind.SEAM, failure.error)
         return failure
-
-    def _asked_more(self, failure: EndpointFailure) -> bool:
-        """Whether a failure may be of the stream behind a whole answer: of any cause, once the request was sent."""
-        call = self.call
-        is_clear = failure.kind not in _OF_ANY_CAUSE or failure.retry_after_s is not None
-        is_clear = is_clear or self.request.streams or bool(self.prefix)
-        if call is None or is_clear or not self.wire.traffic.bytes_up:
-            return False
-        return any(addition.is_doubted_in(call) for addition in self.additions)

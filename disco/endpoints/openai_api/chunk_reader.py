@@ -62,7 +62,7 @@ class ChunkReader:
             `[DONE]` and no reason has ended its answer: clients that wait for "stop" get it, or the name of the calls
             that came. (The SDK shows such an answer without a reason.) So has one that gives fewer choices than asked.
         is_sure: the reason shows that the answer is complete. Some servers give a reason in every chunk: a reason in
-            the first chunk with content, or one that more content follows, shows nothing.
+            the first chunk with content or before it, or one that more content follows, shows nothing.
         finish_raw: the chunk with the finish reason, where the application may see it.
         ends_with_content: whether `finish_raw` has content that no delta had.
         last_calls: the calls of which only `finish_raw` has any.
@@ -151,7 +151,7 @@ class ChunkReader:
         """Note the first reason, once its chunk is counted; `tokens`: those of its chunk."""
         if self.finish_reason is None:
             self.finish_reason = reason
-            self.is_sure = not tokens or self.tokens > tokens
+            self.is_sure = self.tokens > tokens
             self._tokens_at_end = self.tokens
 
     def _compare(self) -> None:

@@ -24,6 +24,7 @@ from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError, Un
 
 __all__ = [
     "FAILED_EVENT",
+    "NO_REASON",
     "failure_from",
     "garbage",
     "incomplete",
@@ -63,6 +64,7 @@ _RATE_CODES = frozenset(
         *("resource_exhausted", "throttlingexception"),
     }
 )
+NO_REASON = "ended its stream without a finish reason"
 _REFUSED = frozenset({FailureKind.ACCOUNT, FailureKind.MODEL})
 
 
@@ -192,9 +194,9 @@ def garbage(what: str, response: httpx2.Response, *, name: str) -> EndpointFailu
     return EndpointFailure(FailureKind.GARBAGE, error)
 
 
-def incomplete(name: str) -> EndpointFailure:
-    """Return the failure for a stream that ended without a finish reason."""
-    error = IncompleteAnswerError(f"Endpoint {name!r} ended its stream without a finish reason.")
+def incomplete(name: str, lacks: str = NO_REASON) -> EndpointFailure:
+    """Return the failure for a stream that is no whole answer; `lacks` says why."""
+    error = IncompleteAnswerError(f"Endpoint {name!r} {lacks}.")
     return EndpointFailure(FailureKind.INCOMPLETE, error)
 
 

@@ -96,6 +96,7 @@ class Failures:
         once_more: those that may be asked once where the application wants no retries, too: who failed of a request
             with more than the application asked for (with the SDK, that would have been the first), and who might have
             gone on, but another one did first.
+        plainly: those whose next try leaves out what the application did not ask for, and begins anew.
     """
 
     failed: set[str] = field(default_factory=set)
@@ -103,6 +104,7 @@ class Failures:
     again: dict[str, float] = field(default_factory=dict)
     retries: Counter[str] = field(default_factory=Counter)
     once_more: set[str] = field(default_factory=set)
+    plainly: set[str] = field(default_factory=set)
 
     def note(
         self, endpoint: str, failure: EndpointFailure, now: float, *, had_to_prove: bool = False
@@ -114,10 +116,13 @@ class Failures:
             self.unwell.add(endpoint)
         if failure.once_more:
             self.once_more.add(endpoint)
+        if failure.plainly:
+            self.plainly.add(endpoint)
         wait_s = failure.retry_after_s
         # A crash with a retry time: the process of the local model is being started again.
         returns = failure.kind is FailureKind.CRASHED and wait_s is not None
         may = returns or failure.kind in RETRIED if failure.may_retry is None else failure.may_retry
+        may = may or failure.plainly
         has_to_prove = had_to_prove and failure.kind not in _BUSY and not failure.once_more
         if may and not has_to_prove and (wait_s is None or wait_s <= MOST_WAIT_S):
             self.again[endpoint] = now + (RETRY_S * 2 ** self.retries[endpoint] if wait_s is None else wait_s)
@@ -154,7 +159,8 @@ class FailoverView:
         nothing_shown: whether the reader has nothing of the answer.
         may_continue: whether another endpoint may continue the answer.
         writers: names of endpoints that have written part of the answer.
-        has_kept: whether an answer is there that may be delivered: nobody is asked twice to better it.
+        has_kept: whether an answer is there that may be delivered: nobody is asked twice to better it,
+            but for an endpoint that is alone and can ask in another way.
     """
 
     now: float
@@ -208,15 +214,15 @@ def next_step(view: FailoverView, failure: EndpointFailure) -> Step:
 
 
 def _retry(view: FailoverView) -> Step:
-    if view.has_kept:
-        return GiveUp()
     # Whoever broke off this answer is asked to prove that it continues only where nobody else is there: a proof takes
     # several requests, and the reader waits for the error.
     is_alone = len(set(view.order)) == 1
+    if view.has_kept and not (is_alone and view.failures.plainly):
+        return GiveUp()
     for name in view.failures.left(view.max_retries):
         candidate, at = view.candidates[name], max(view.now, view.failures.again[name])
         beginning = view.beginning(candidate, if_proved=is_alone or name not in view.writers)
-        is_last = view.failures.retries[name] + 1 >= view.max_retries
+        is_last = view.failures.retries[name] + 1 >= view.max_retries or name in view.failures.plainly
         if is_last and name in view.failures.once_more and view.nothing_shown:
             beginning = Beginning.ANEW  # without the stream, and nobody continues an answer without one
         if beginning is not None and at <= view.until:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -332,9 +333,60 @@ async def test_without_retries_what_may_not_be_of_an_addition_is_not_asked_again
         assert len(server.requests) == 1
 
 
-@pytest.mark.parametrize("what", FAILING)
+def sent(*chunks: dict[str, Any], then: bytes = b"[DONE]") -> Reply:
+    return Reply([event(json.dumps(each).encode()) for each in chunks] + [event(then)])
+
+
+def half_a_call() -> dict[str, Any]:
+    call = {"index": 0, "id": "a", "type": "function", "function": {"name": "now", "arguments": '{"ci'}}
+    return {**chunk(), "choices": [{"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": None}]}
+
+
+# Streams that their server ends, or that go on with what is none: the document of the same answer may be right.
+BROKEN: dict[str, Reply] = {
+    "no call": sent(chunk("", finish="tool_calls")),
+    "half a call": sent(half_a_call(), chunk(finish="tool_calls")),
+    "nothing": sent(chunk("", finish="eos")),
+    "abort": sent(chunk("The "), chunk(finish="abort")),
+    "a page in the text": sent(chunk("The "), then=b"<html>502</html>"),
+    "an error in the text": sent(chunk("The "), error("broke", code=401)),
+}
+
+
+@pytest.mark.parametrize("retries", [0, 2])
+@pytest.mark.parametrize("what", BROKEN)
+async def test_a_broken_stream_is_asked_for_as_a_whole_once(what, retries):
+    server = MemoryServer(lambda asked: BROKEN[what] if asked.get("stream") else WHOLE)
+    async with client(server, **{**TRIES, "max_retries": retries}) as one:
+        counts = []
+        for _ in range(3):
+            before = len(server.requests)
+            assert (await create(one)).choices[0].message.content == "The sea is wide."
+            counts.append(len(server.requests) - before)
+    assert counts == [2, 2, 1]  # the second time teaches
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        sent(chunk("", finish="length")),
+        sent(chunk("", finish="content_filter")),
+        sent(chunk("The "), error("no", code="content_filter")),
+        sent(chunk("The "), error("no", code="context_length_exceeded")),
+    ],
+    ids=["the limit", "a filter", "a filter's error", "the prompt is too long"],
+)
+async def test_what_explains_a_broken_stream_is_not_asked_about_again(reply):
+    server = MemoryServer(reply)
+    async with client(server, **TRIES) as one:
+        with contextlib.suppress(openai.OpenAIError):
+            await create(one)
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("what", [*FAILING, "half a call", "abort", "a page in the text"])
 async def test_another_endpoint_goes_before_the_last_try(what):
-    server = MemoryServer(lambda asked: FAILING[what] if asked.get("stream") else WHOLE)
+    server = MemoryServer(lambda asked: {**FAILING, **BROKEN}[what] if asked.get("stream") else WHOLE)
     async with of(server, "backup") as one:
         assert (await create(one)).choices[0].message.content == "from the backup"
     assert len(server.requests) == 2
