@@ -304,8 +304,16 @@ class ChatReader(ChunkReader):
     def _first_choice(self, chunk: ChatCompletionChunk) -> ChatCompletionChunk | None:
         """Return the answer's part of a chunk, if it has one; another choice, which nobody asked for, is passed on.
 
-        The choices are numbered from 0, as clients expect, in their order of appearance.
+        The choices are numbered from 0, as clients expect, in their order of appearance. Where others have written
+        nothing, the server's own number 0 is the answer.
         """
+        if (
+            self._places
+            and 0 not in self._places
+            and not self.tokens
+            and any(c.index == 0 for c in chunk.choices)
+        ):
+            self._places = {0: 0, **{index: place + 1 for index, place in self._places.items()}}
         mine: list[Any] = []
         others: list[Any] = []
         for choice in chunk.choices:

@@ -243,6 +243,13 @@ def test_half_a_character_is_replaced_where_its_other_half_does_not_come():
         assert [delta.text for delta in written] == shown
 
 
+def test_a_choice_that_has_written_nothing_is_not_the_answer_where_another_has_its_number():
+    both = [{"index": 0, "delta": {"content": "Rhine"}}, {"index": 1, "delta": {"content": "Main"}}]
+    ended = with_choice(chunk(finish="stop"), index=1)
+    _, deltas = read(ended, {**chunk(), "choices": both}, chunk(finish="stop"))
+    assert [delta.text for delta in deltas if delta.kind is TEXT] == ["Rhine"]
+
+
 def test_halves_of_different_texts_are_not_joined():
     """Of another field, of another call, of another choice; and no other text of a chunk holds half a character."""
     _, deltas = read(
