@@ -75,5 +75,5 @@ REASONS: tuple[tuple[str, str, str], ...] = (
     ("local", "tests/lib/test_responses_tool_runner.py::test_malformed_final_message_*", UNUSABLE),
     ("local", "tests/lib/chat/test_stream_moderation.py::*", REPACKED),
     ("local", "tests/lib/chat/test_tool_call_deltas.py::*", REPACKED),
-    ("local", "tests/lib/chat/test_completions.py::*parse_*", NAMED),
+    ("server local", "tests/lib/chat/test_completions.py::*parse_*", NAMED),
 )
