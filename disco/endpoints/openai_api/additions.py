@@ -11,9 +11,9 @@ nothing can be read, words at a status that blames no request - is a doubt: only
 that is not known to take the addition is sent again, once, and the second time teaches. All other failures are left to
 the session, and the last try of a request goes without what disco adds, where the server is not known to take it. There
 is such a try of a whole answer where the application wants no retries, too (with the SDK, it would have been the first)
-but not where the stream broke off after a piece of the answer: then the server streams. What such a stream says in
-full and is no answer - half a call, a reason that says that it has failed, an event that is none, an error of the key's
-or the model's behind text - is asked for once more without the stream at once, where nobody else answers.
+but not where the stream broke off after a piece of the answer: then the server streams. A stream that came to its end
+and is no answer is another matter: half a call, a finish reason that says failure, and behind text garbage or an error
+about the key or the model. Where nobody else answers, the very next try goes without the stream.
 """
 
 from __future__ import annotations

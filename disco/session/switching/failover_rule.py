@@ -159,8 +159,8 @@ class FailoverView:
         nothing_shown: whether the reader has nothing of the answer.
         may_continue: whether another endpoint may continue the answer.
         writers: names of endpoints that have written part of the answer.
-        has_kept: whether an answer is there that may be delivered: nobody is asked twice to better it,
-            but for an endpoint that is alone and can ask in another way.
+        has_kept: whether an answer is there that may be delivered: nobody is asked twice to better it, but for an
+            endpoint that is alone and can ask in another way.
     """
 
     now: float
