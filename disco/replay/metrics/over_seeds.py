@@ -119,8 +119,9 @@ class Cell:
         arm: the policy and its numbers.
         evaluator: "vectorised" or "events".
         summary: the figures.
-        regret_mean_s, regret_p99_s: mean and P99 of TTFT less the oracle's at the same budget and seeds. For P99 it
-            is the oracle that minimises P99. None for oracles.
+        regret_mean_s, regret_p99_s: mean and P99 of TTFT less the oracle's, at the same seeds and the same budget, or
+            at what the arm used where that is more. For P99 it is the oracle that minimises P99. Never below 0, but
+            for rounding. None for oracles, and for an arm that left requests unanswered.
     """
 
     scenario: str

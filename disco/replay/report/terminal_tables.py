@@ -90,7 +90,8 @@ def terminal_tables(report: Report) -> list[TableData]:
 
     TTFT is in seconds over answered requests; ± is half the 95 % interval over seeds. "used" is the share of prompt
     tokens that the constrained endpoint was started on. Cost is of a thousand requests, in USD and as a multiple of
-    `server_only`. Distances to the oracle are in seconds.
+    `server_only`. Distances to the oracle are in seconds. Each time in a line of the oracle is that of the oracle that
+    minimises it.
 
     Args:
         report: what to show.
@@ -134,7 +135,7 @@ def times(cell: Cell, reference: Cell | None) -> str:
 
 
 def regret(figure: Figure | None) -> str:
-    """Format the seconds above (or, with more budget, below) the oracle."""
+    """Format the seconds above the oracle."""
     if figure is None or not known(figure.mean):
         return "–"
     if abs(figure.mean) < SAME_S:
