@@ -36,6 +36,7 @@ SHARED = (
     "reasons",
     "_resources",
     "_settings_files",
+    "_tables",
 )
 
 # What each room may import besides SHARED and itself, a whole room or one module of it: the column "may import" of

@@ -7,10 +7,10 @@ a set of requests, each with a cost (its prompt tokens) and a gain (how much soo
 - "mean": requests in order of gain per token, the largest first, until the budget is reached. Every prefix of that
   order has the largest gain that its number of tokens allows.
 - "p50", "p90", "p99": a quantile as `metrics.per_seed` computes it, interpolated between two requests next to each
-  other in the order of their times. For two times `τ₁ ≤ τ₂`, all requests but as many as the quantile leaves out must be
-  served within `τ₁`, and of those left out one within `τ₂`. Requests that the free side alone serves too late must also
-  start on the constrained side; the cheapest ones that help are chosen. Of the pairs that the budget allows, the one
-  with the smallest quantile is taken. The rest of the budget goes to the mean.
+  other in the order of their times. For two times `τ₁ ≤ τ₂`, all requests but as many as the quantile leaves out must
+  be served within `τ₁`, and of those left out one within `τ₂`. Requests that the free side alone serves too late must
+  also start on the constrained side; the cheapest ones that help are chosen. Of the pairs that the budget allows, the
+  one with the smallest quantile is taken. The rest of the budget goes to the mean.
 
 The budget is rounded up to a whole prompt: the last request chosen may exceed it. That makes the oracle a bound on the
 given workload: no choice that takes no more tokens than the budget (nor, for "mean", than the oracle itself took) has
@@ -149,7 +149,10 @@ def _rescued(tokens: Ints, free_s: Floats, both_s: Floats, limit_tokens: float, 
     """Return the requests to start the constrained side on, so that a quantile is as small as possible.
 
     Args:
-        tokens, free_s, both_s, limit_tokens: as in `_Requests`, in any order, at least one request.
+        tokens: cost of each request, in any order, at least one.
+        free_s: as in `_Requests`, in the same order.
+        both_s: as in `_Requests`.
+        limit_tokens: as in `_Requests`.
         level: of the quantile.
     """
     n = tokens.size
@@ -187,9 +190,7 @@ def _rescued(tokens: Ints, free_s: Floats, both_s: Floats, limit_tokens: float, 
     return rescued
 
 
-def _earliest(
-    requests: _Requests, times_s: Floats, low: int, later: int
-) -> tuple[int, NDArray[np.intp]]:
+def _earliest(requests: _Requests, times_s: Floats, low: int, later: int) -> tuple[int, NDArray[np.intp]]:
     """Return the first of these times, from `low` on, within which all but `later` can be served, and how."""
     high = times_s.size - 1  # the largest time needs no rescue
     found = np.zeros(0, dtype=np.intp)

@@ -73,7 +73,10 @@ def test_nothing_beats_the_oracle(evaluator, data):
     rows = data.draw(st.lists(REQUESTS, min_size=1, max_size=60 if evaluator == "vectorised" else 5))
     tokens, ttft_s = zip(*rows, strict=True)
     trace = Trace.of(
-        arrival_s=np.arange(len(rows)) * 3.0, prompt_tokens=tokens, output_tokens=[9] * len(rows), ttft_s=ttft_s
+        arrival_s=np.arange(len(rows)) * 3.0,
+        prompt_tokens=tokens,
+        output_tokens=[9] * len(rows),
+        ttft_s=ttft_s,
     )
     where = data.draw(st.sampled_from(scenarios()))
     if evaluator == "events":
