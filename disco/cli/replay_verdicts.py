@@ -11,7 +11,7 @@ from disco.cli.console import Screen
 from disco.cli.option_types import parse_budgets
 from disco.cli.output_files import write
 from disco.errors import ConfigurationError
-from disco.replay.ladder.recorded_verdicts import (
+from disco.replay.verdicts import (
     ReplayedHistory,
     read_histories,
     read_verdicts,

@@ -17,11 +17,11 @@ from disco.dispatch import load_preset
 from disco.errors import ConfigurationError
 from disco.profiles import load_device, load_server
 from disco.replay.formats import read_trace
-from disco.replay.ladder.recorded_verdicts import read_verdicts
 from disco.replay.shadow.shadow_figures import compare
 from disco.replay.shadow.shadow_recording import read_shadowed
 from disco.replay.shadow.shadow_runs import play_shadows
 from disco.replay.vector.evaluator import evaluate
+from disco.replay.verdicts import read_verdicts
 from disco.replay.workload.from_recording import scenario_of_routes
 from disco.replay.workload.scenario import Arm, resolve
 from disco.session.records.record_lines import lines_of
