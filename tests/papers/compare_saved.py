@@ -70,6 +70,7 @@ KNOWN = [
         r"battery-saver|server-first",
         "The preset battery-saver is gone; the day has server-first, the default, in its place.",
     ),
+    KnownChange("fleet-train", r"^made\.by: ", "The command that made the weights has its new name."),
 ]
 
 
