@@ -38,7 +38,7 @@ from disco.cli.measurement.labelled_texts import LabelledText, read_texts
 from disco.dispatch import Preset
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.replay.ladder.ladder_statistics import wilson
-from disco.replay.ladder.recorded_verdicts import read_verdicts, replay_verdicts
+from disco.replay.verdicts import read_verdicts, replay_verdicts
 from disco.session.records.route_record import RouteRecord
 
 LABELS = ("negative", "positive")
