@@ -201,6 +201,12 @@ def _faults(record: RouteRecord) -> Iterator[tuple[str, str]]:
     for where, count in _counts(record):
         if count < 0:
             yield where, "a count must not be negative"
+    for name, deltas in (("generated", record.generated), ("released", record.released)):
+        for n, (at_s, _) in enumerate(deltas):  # hundreds of them
+            if not 0 <= at_s < math.inf:
+                yield f"{name}.{n}", _NO_TIME
+        if any(tokens < 0 for _, tokens in deltas) or sum(tokens for _, tokens in deltas) > _MOST_TOKENS:
+            yield name, f"an answer has 0 to {_MOST_TOKENS:,} tokens"
     attempts, pieces = len(record.attempts), len(record.generated)
     for n, segment in enumerate(record.segments):
         if not 0 <= segment.attempt < attempts:
@@ -208,12 +214,6 @@ def _faults(record: RouteRecord) -> Iterator[tuple[str, str]]:
     for n, (place, number) in enumerate(record.turns):
         if not (0 <= place <= pieces and 0 <= number < attempts):
             yield f"turns.{n}", "there is no such place, or no attempt with this number"
-    for name, deltas in (("generated", record.generated), ("released", record.released)):
-        for n, (at_s, _) in enumerate(deltas):  # hundreds of them
-            if not 0 <= at_s < math.inf:
-                yield f"{name}.{n}", _NO_TIME
-        if any(tokens < 0 for _, tokens in deltas) or sum(tokens for _, tokens in deltas) > _MOST_TOKENS:
-            yield name, f"an answer has 0 to {_MOST_TOKENS:,} tokens"
 
 
 def _amounts(record: RouteRecord) -> Iterator[tuple[str, float | None]]:
