@@ -22,6 +22,10 @@ SHADOW = {
     "real": plan(ALONE["device"]),
     "endpoints": [endpoint("device"), endpoint("server")],
     "lengths": [20, 60, 120, 200, 300, 600],
+    "streams": True,
+    "may_migrate": True,
+    "may_continue": True,
+    "rises": None,
 }
 JUDGED = {"attempt": 0, "endpoint": "device", "why": None, "tokens": 5, "at_s": 0.5}
 JUDGED |= {
