@@ -162,8 +162,7 @@ def read(screen: Screen, arguments: argparse.Namespace) -> tuple[Trace, list[str
     path = Path(arguments.trace)
     if not path.exists() and not path.suffix:
         raise ConfigurationError(
-            f"there is no trace file {path}. A trace is a file; for `disco replay` also `synthetic`, `disco`, "
-            "`recserve`, `pd`, `dsd`, `hat`, `day` or `drift`"
+            f"there is no trace file {path}. A trace is a file; for `disco replay` also `synthetic`"
         )
     with screen.step(f"Reading {path.name}"):
         trace, skipped = read_trace(path, format=arguments.format, skip_invalid=bool(arguments.skip_invalid))

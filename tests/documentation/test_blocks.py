@@ -22,7 +22,7 @@ NODE = shutil.which("node")
 
 def test_every_command_of_disco_is_one():
     ours = [(where, line) for where, line in commands() if re.match(r"(\S+/)?disco ", line)]
-    assert len(ours) > 30
+    assert ours
     wrong = []
     for where, line in ours:
         words = shlex.split(line.removesuffix("&"))

@@ -176,7 +176,7 @@ def test_what_raced_is_measured_for_the_winner_alone(tmp_path):
     """The server won every race: alone it would have been as fast, and the device would have cost nothing."""
     rows = [raced(0.4, 0.4, "server", plan(ALONE["server"])) for _ in range(10)]
     one = compared(tmp_path, rows)
-    assert one.ttft_mean_s.value == pytest.approx(0.0, abs=1e-12)
+    assert one.ttft_mean_s.mean == pytest.approx(0.0, abs=1e-12)
     assert one.ttft_from["measured"] == 1.0
     assert one.cost_from["measured"] == 1.0
     assert one.other.cost_usd == pytest.approx(100 * 1.5e-7 + 20 * 6e-7)
@@ -213,8 +213,8 @@ def test_an_endpoint_that_was_never_asked_is_assumed_and_one_that_was_is_expecte
     assert mixed.ttft_from["assumed"] == 0.0
     assert mixed.ttft_from["expected"] == pytest.approx(8 / 28)
     # Alone, the device took 0.9 s each time; the server takes 0.3 to 0.5 s.
-    assert mixed.ttft_mean_s.value == pytest.approx((0.395 - 0.9) * 8 / 28, abs=0.03)
-    assert mixed.ttft_mean_s.low < mixed.ttft_mean_s.value < mixed.ttft_mean_s.high
+    assert mixed.ttft_mean_s.mean == pytest.approx((0.395 - 0.9) * 8 / 28, abs=0.03)
+    assert mixed.ttft_mean_s.low < mixed.ttft_mean_s.mean < mixed.ttft_mean_s.high
 
 
 def test_migrations_of_the_other_plan_are_played_by_the_live_session(tmp_path):
@@ -228,8 +228,8 @@ def test_migrations_of_the_other_plan_are_played_by_the_live_session(tmp_path):
     one = compared(tmp_path, rows)
     assert one.differ == {"any": 10, "migrations": 10}
     assert one.other.moved == 1.0
-    assert one.cost_ratio.value < 0.8
-    assert one.ttft_mean_s.value == 0.0
+    assert one.cost_ratio.mean < 0.8
+    assert one.ttft_mean_s.mean == 0.0
     assert one.ttft_from["measured"] == 1.0
     assert one.cost_from["expected"] == 1.0
 

@@ -15,7 +15,7 @@ import openai
 
 from disco._resources import resource_text
 from disco.cli.console import Screen
-from disco.cli.measurement.quality.model_argument import open_model
+from disco.cli.model_argument import open_model
 from disco.cli.serving.serve_setup import KEY_VARIABLE, callers_key
 from disco.cli.speculation.check_report import MODES, WINDOWS, Pace, Result, best, remedies, table
 from disco.cli.speculation.pair_measurement import Drafts, PairMeasurement, Proof, Written
