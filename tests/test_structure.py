@@ -27,7 +27,7 @@ LAYERS = (
     {"cost"},
     {"session", "state"},
     {"dispatch", "endpoints"},
-    {"adapter", "refine", "telemetry", "testing", "timeline"},
+    {"adapter", "refine", "telemetry", "testing", "record"},
     {"client", "replay"},
     {"disco", "server"},
     {"cli"},

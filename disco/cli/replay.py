@@ -16,7 +16,7 @@ from disco.cli.console import Screen
 from disco.cli.option_types import asked_one_by_one, parse_budgets, parse_policies
 from disco.cli.output_files import check_output, require_plotly, write
 from disco.cli.replay_options import fill_defaults, option
-from disco.cli.scenario_options import auto_policy, described, read, situation_of
+from disco.cli.scenario_options import auto_policy, described, left_out, read, situation_of
 from disco.dispatch import available_presets, load_preset
 from disco.errors import ConfigurationError
 from disco.profiles import LengthsProfile, load_lengths
@@ -169,8 +169,7 @@ def _replay_in_chunks(screen: Screen, arguments: argparse.Namespace) -> Replayed
         described(surveyed),
         f"Replayed {arguments.chunk_rows:,} requests at a time, without the oracle, which needs all requests at once.",
     ]
-    if surveyed.skipped:
-        notes.append(f"{path.name}: {surveyed.skipped}.")
+    notes += left_out(surveyed.skipped)
     # Reading takes most of the time, and every process reads the whole file. So the default is one process.
     jobs = arguments.jobs or (None if arguments.scheduler else 1)
     with open_executor(jobs, arguments.scheduler) as executor, screen.bar("Replaying") as tell:

@@ -198,7 +198,8 @@ def _add_situation(parser: argparse.ArgumentParser) -> None:
         "--skip-invalid",
         action="store_true",
         default=None,
-        help="skip unusable rows, and report how many and why (of route records they are always skipped)",
+        help="skip unusable rows, and report how many and why (of route records they always are, but for those of a "
+        "newer disco)",
     )
     where = parser.add_argument_group("what it is replayed on")
     where.add_argument(

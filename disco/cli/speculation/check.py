@@ -113,7 +113,7 @@ def read_prompts(file: str | None) -> list[str]:
         except (OSError, UnicodeDecodeError) as error:
             why = getattr(error, "strerror", None) or "it is not text"
             raise ConfigurationError(f"--prompts {file} cannot be read: {why}.") from error
-    prompts = [line.strip() for line in text.splitlines() if line.strip()]
+    prompts = [line.strip() for line in text.split("\n") if line.strip()]
     if not prompts:
         raise ConfigurationError(f"--prompts {file} holds no prompt. Write one on each line.")
     return prompts

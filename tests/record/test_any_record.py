@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
+from record.drawn import check_drawings, check_timeline
 from session.plays import play, record_of
 from session.test_any_session import crowds
-from timeline.drawn import check_drawings, check_timeline
 
-from disco.timeline import read_record, timeline_of
+from disco.record import read_record, timeline_of
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 

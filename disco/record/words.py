@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from disco.timeline.model import SpanKind
+from disco.record.model import SpanKind
 
 __all__ = ["SPAN_WORDS", "mark_label", "printable", "seconds", "tick_step"]
 

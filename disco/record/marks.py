@@ -6,6 +6,10 @@ from collections.abc import Iterator, Sequence
 from math import inf
 
 from disco.amounts import plural
+from disco.record.lanes import end_of, unstarted
+from disco.record.model import Lane, Mark, MarkKind
+from disco.record.reader import retracted_tokens
+from disco.record.words import seconds
 from disco.session.attempt.attempt_state import AttemptOutcome, Role
 from disco.session.records.route_record import (
     TIMELINE_DIGITS,
@@ -14,10 +18,6 @@ from disco.session.records.route_record import (
     MigrationRecord,
     RouteRecord,
 )
-from disco.timeline.lanes import end_of, unstarted
-from disco.timeline.model import Lane, Mark, MarkKind
-from disco.timeline.reader import retracted_tokens
-from disco.timeline.words import seconds
 
 __all__ = ["marks_of"]
 

@@ -1,4 +1,4 @@
-"""The versions of a route record's JSON: every reader of records reads them through `present`.
+"""The versions of a route record's JSON.
 
 - 5: what was paid, the energy of the user's own machines and the sum that policies count are three numbers.
 - 4: one number, `cost`, which held money for some endpoints and energy at an exchange rate for others.
@@ -11,19 +11,18 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from disco.errors import ConfigurationError
+from disco.session.records.route_record import SCHEMA
 
-__all__ = ["SCHEMA", "is_record", "present"]
+__all__ = ["NewerRecordError", "present"]
 
-SCHEMA: Final = 5
-OLDEST: Final = 4
-
-
-def is_record(row: object) -> bool:
-    """Return whether a decoded line of JSON is a route record, of whatever version."""
-    return isinstance(row, Mapping) and "attempts" in row and "ledger" in row
+_OLDEST: Final = 4
 
 
-def present(row: Mapping[str, Any]) -> dict[str, Any]:
+class NewerRecordError(ConfigurationError):
+    """A record was written by a newer disco. Every command that meets one ends, rather than pass over the newest."""
+
+
+def present(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a record as the present version writes it.
 
     Args:
@@ -31,22 +30,23 @@ def present(row: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
         ConfigurationError: the record's version is none that this disco reads; the message says what to do.
+        NewerRecordError: it is that of a newer disco.
     """
     version = row.get("schema")
-    if not isinstance(version, int) or isinstance(version, bool) or version == SCHEMA:
-        return dict(row)
+    if not isinstance(version, int) or isinstance(version, bool):
+        raise ConfigurationError("the field 'schema': a whole number is expected, the version of the record")
     if version > SCHEMA:
-        raise ConfigurationError(
+        raise NewerRecordError(
             f"this record has version {version}, and this disco reads records up to version {SCHEMA}: update disco"
         )
-    if version < OLDEST:
+    if version < _OLDEST:
         raise ConfigurationError(
-            f"this record has version {version}, and this disco reads records from version {OLDEST} on: record again"
+            f"this record has version {version}, and this disco reads records from version {_OLDEST} on: record again"
         )
-    return _from_4(row)
+    return row if version == SCHEMA else _from_4(row)
 
 
-def _from_4(row: Mapping[str, Any]) -> dict[str, Any]:
+def _from_4(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a record of version 4 in the present form.
 
     Its energies are not known. What an endpoint charged was money unless the endpoint was the user's own and computed
@@ -60,14 +60,10 @@ def _from_4(row: Mapping[str, Any]) -> dict[str, Any]:
             {**_without_cost(a), **_sums(c for c in charges if c["attempt"] == number)}
             for number, a in enumerate(row["attempts"])
         ]
-        return {
-            **row,
-            "endpoints": endpoints,
-            "attempts": attempts,
-            "ledger": {**_sums(charges), "charges": charges},
-        }
+        ledger = {**_sums(charges), "charges": charges}
+        return {**row, "schema": SCHEMA, "endpoints": endpoints, "attempts": attempts, "ledger": ledger}
     except (LookupError, TypeError, ValueError):
-        return dict(row)
+        return row
 
 
 def _was_money(endpoint: Mapping[str, Any]) -> bool:

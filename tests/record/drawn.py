@@ -9,9 +9,9 @@ from xml.etree import ElementTree
 from rich.console import Console
 
 from disco.playback import reader_metrics
+from disco.record import Timeline, timeline_html, timeline_lines, timeline_of, timeline_svg
+from disco.record.model import SpanKind
 from disco.session.records.route_record import RouteRecord
-from disco.timeline import Timeline, timeline_html, timeline_lines, timeline_of, timeline_svg
-from disco.timeline.model import SpanKind
 
 SVG = "{http://www.w3.org/2000/svg}"
 

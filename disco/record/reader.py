@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import accumulate
 
 from disco.playback import reader_metrics
+from disco.record.model import Reader
+from disco.record.written import stretches
 from disco.session.records.route_record import RouteRecord
-from disco.timeline.model import Reader
-from disco.timeline.written import stretches
 
 __all__ = ["reader_of", "retracted_tokens"]
 

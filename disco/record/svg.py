@@ -7,11 +7,11 @@ from html import escape
 from typing import Final
 
 from disco.amounts import plural, spent
+from disco.record.building import timeline_of
+from disco.record.model import Lane, Reader, Span, SpanKind, Timeline
+from disco.record.summary import writers
+from disco.record.words import SPAN_WORDS, mark_label, printable, tick_step
 from disco.session.records.route_record import RouteRecord
-from disco.timeline.building import timeline_of
-from disco.timeline.model import Lane, Reader, Span, SpanKind, Timeline
-from disco.timeline.summary import writers
-from disco.timeline.words import SPAN_WORDS, mark_label, printable, tick_step
 
 __all__ = ["draw_svg", "timeline_svg"]
 

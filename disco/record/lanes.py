@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
+from disco.record.model import Lane, Span, SpanKind, Window
+from disco.record.written import last_written_s, stretches
 from disco.session.attempt.attempt_state import AttemptOutcome
 from disco.session.records.route_record import AttemptRecord, MigrationRecord, RouteRecord
-from disco.timeline.model import Lane, Span, SpanKind, Window
-from disco.timeline.written import last_written_s, stretches
 
 __all__ = ["end_of", "lanes_of", "moves_from", "unstarted"]
 

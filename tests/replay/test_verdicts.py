@@ -8,8 +8,9 @@ import random
 
 import pytest
 from faults.in_memory import anyio_backend  # noqa: F401 - a fixture
+from session.recorded_kinds import kinds
 
-from disco import AsyncDisco, ConfigurationError
+from disco import AsyncDisco
 from disco.cli import main
 from disco.dispatch import load_preset
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
@@ -81,7 +82,9 @@ async def test_a_live_run_replays_to_the_same_verdicts_in_whatever_order_it_was_
     lines = path.read_text().splitlines()
     random.Random(0).shuffle(lines)
     path.write_text("\n".join(lines))
-    found = replay_verdicts(read_verdicts(path))
+    verdicts, left_out = read_verdicts(path)
+    assert not left_out
+    found = replay_verdicts(verdicts)
     assert {(one.key.task, one.key.model) for one in found} >= {("even", "device/m"), ("odd", "device/m")}
     assert all((one.different, one.unknown) == (0, 0) for one in found)
     assert sum(one.identical for one in found if "device" in one.key.model) == 24
@@ -98,7 +101,7 @@ async def test_histories_of_an_earlier_run_have_to_be_given(tmp_path, capsys):
     store.save(kept)
     path = tmp_path / "routes.jsonl"
     await recorded(path, "exact", "whole", "weakest", window=5, store=kept, begin=24)
-    device, *_ = replay_verdicts(read_verdicts(path))
+    device, *_ = replay_verdicts(read_verdicts(path)[0])
     assert (device.different, device.unknown, device.identical) == (0, 5, 7)
     assert main(["replay", str(path), "--verdicts", "--histories", str(store.path), "--json", "-"]) == 0
     figures = json.loads(capsys.readouterr().out)
@@ -117,27 +120,34 @@ async def test_a_verdict_that_was_changed_is_found(tmp_path, capsys):
     assert "different" in capsys.readouterr().out
 
 
+RECORD = kinds()["a race"].to_dict()
 GOOD = {"task": "t", "model": "m", "kind": "sum", "score": 0.5, "threshold": None, "history": 0, "number": 0}
 GOOD |= {"window": 8, "beta": 0.3, "rule": "exact", "outcome": "kept"}
+GOOD |= {"attempt": 0, "endpoint": "device", "why": None, "tokens": 5, "at_s": 0.5}
 BAD = (
-    *({"score": math.nan}, {"window": 0}, {"window": math.inf}, {"number": -1}, {"history": 3}),
-    *({"task": ["t"]}, {"outcome": "lost"}, {"rule": "none"}, {"beta": 2}, {"threshold": "0.1"}),
+    *({"score": math.nan}, {"window": 0}, {"number": -1}, {"history": 3}, {"beta": None}),
+    *({"outcome": "lost"}, {"rule": "none"}, {"beta": 2}, {"threshold": math.inf}),
 )
 
 
-@pytest.mark.parametrize(
-    "line",
-    ["{", "[]", '{"judgements": [{"score": 1}]}', *(json.dumps({"judgements": [GOOD | one]}) for one in BAD)],
-)
-def test_what_is_no_recording_is_refused_with_its_line(line, tmp_path, capsys):
+def line_with(**judgement) -> str:
+    return json.dumps(RECORD | {"judgements": [GOOD | judgement]})
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_verdict_that_cannot_be_given_again_is_left_out_with_its_line(bad, tmp_path, capsys):
     path = tmp_path / "routes.jsonl"
-    path.write_text(f'{{"judgements": []}}\n{line}\n')
-    with pytest.raises(ConfigurationError, match="line 2"):
-        read_verdicts(path)
-    path.write_text(json.dumps({"judgements": [GOOD]}))
-    (found,) = replay_verdicts(read_verdicts(path))
+    path.write_text(f"{line_with()}\n{line_with(**bad)}\n")
+    assert main(["replay", str(path), "--verdicts"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert f"{path}, line 2: a verdict that cannot be given again: " in printed
+    (found,) = replay_verdicts(read_verdicts(path)[0])
     assert (found.identical, found.different, found.unknown) == (1, 0, 0)
-    path.write_text('{"judgements": []}\n')
+
+
+def test_what_has_no_verdicts_is_refused_with_the_remedy(tmp_path, capsys):
+    path = tmp_path / "routes.jsonl"
+    path.write_text(json.dumps(RECORD) + "\n")
     for more, message in (
         ((), "has no verdicts"),
         (("--beta", "1"), "between 0 and 1"),

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from disco.amounts import money, plural, spent
 from disco.cost import Charge, Totals
 from disco.reasons import sentence
+from disco.record.lanes import end_of, lanes_of
+from disco.record.marks import marks_of
+from disco.record.model import Cost, Timeline
+from disco.record.reader import reader_of
+from disco.record.words import seconds
 from disco.session.records.route_record import RouteRecord
-from disco.timeline.lanes import end_of, lanes_of
-from disco.timeline.marks import marks_of
-from disco.timeline.model import Cost, Timeline
-from disco.timeline.reader import reader_of
-from disco.timeline.words import seconds
 
 __all__ = ["timeline_of"]
 

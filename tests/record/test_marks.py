@@ -6,23 +6,23 @@ import math
 from dataclasses import replace
 
 import pytest
+from record.drawn import check_drawings, check_timeline, printed
 from session.plays import FAST, play, record_of
 from session.test_assist import divided
 from session.test_rise import HIGH, LOW, TOP, UP, Doubting, ladder
 from session.test_silence import run as silent_run
 from session.test_silence import silent
-from timeline.drawn import check_drawings, check_timeline, printed
 
 from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.errors import FailureKind
 from disco.events import SpeculationReport
 from disco.plan import BudgetCut, CoolDown, Migration, Plan, Power, Start
 from disco.playback import Pace
+from disco.record import read_record, timeline_of
+from disco.record.model import MarkKind, SpanKind
+from disco.record.summary import happenings, writers
 from disco.session.records.assist_record import AssistRecord
 from disco.session.records.route_record import RouteRecord
-from disco.timeline import read_record, timeline_of
-from disco.timeline.model import MarkKind, SpanKind
-from disco.timeline.summary import happenings, writers
 
 BOTH = (Start("device"), Start("server"))
 SLOW = SimulatedProfile(ttft_s=0.6, decode_tps=40.0, answer_tokens=120)

@@ -11,12 +11,12 @@ from xml.etree import ElementTree
 
 import pytest
 from chromium import find_chromium, open_page
-from timeline.drawn import SVG, check_drawings, check_timeline, printed
+from record.drawn import SVG, check_drawings, check_timeline, printed
 
 from disco.cli.demonstration.comparison import COLUMNS
 from disco.cli.demonstration.demo import SCENES
-from disco.session.records.record_versions import SCHEMA
-from disco.timeline import read_record, timeline_html
+from disco.record import read_record, timeline_html
+from disco.session.records.route_record import SCHEMA
 
 ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "docs" / "pictures"

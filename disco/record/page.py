@@ -8,10 +8,10 @@ from typing import Final
 
 from disco.amounts import joules, money
 from disco.cost import Charge
+from disco.record.building import timeline_of
+from disco.record.svg import draw_svg, title_of
+from disco.record.words import mark_label, printable
 from disco.session.records.route_record import AttemptRecord, RouteRecord
-from disco.timeline.building import timeline_of
-from disco.timeline.svg import draw_svg, title_of
-from disco.timeline.words import mark_label, printable
 
 __all__ = ["timeline_html"]
 

@@ -11,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from disco.amounts import joules, money, spent
+from disco.record.building import timeline_of
+from disco.record.model import Lane, Reader, Span, SpanKind, Timeline
+from disco.record.words import SPAN_WORDS, mark_label, printable, tick_step
 from disco.session.records.route_record import RouteRecord
-from disco.timeline.building import timeline_of
-from disco.timeline.model import Lane, Reader, Span, SpanKind, Timeline
-from disco.timeline.words import SPAN_WORDS, mark_label, printable, tick_step
 
 __all__ = ["TimelinePicture", "timeline_lines"]
 
