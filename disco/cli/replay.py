@@ -15,7 +15,7 @@ from disco.amounts import plural
 from disco.cli.console import Screen
 from disco.cli.option_types import asked_one_by_one, parse_budgets, parse_policies
 from disco.cli.output_files import check_output, require_plotly, write
-from disco.cli.replay_options import fill_defaults, option
+from disco.cli.replay_options import add_replay, fill_defaults, option
 from disco.cli.scenario_options import auto_policy, described, left_out, read, situation_of
 from disco.dispatch import available_presets, load_preset
 from disco.errors import ConfigurationError
@@ -33,7 +33,7 @@ from disco.replay.workload.synthetic import Arrivals, synthetic_trace
 from disco.replay.workload.trace import Trace
 from disco.replay.workload.trace_survey import Survey, survey
 
-__all__ = ["run_replay"]
+__all__ = ["add", "run_replay"]
 
 BUDGETS = "0.1:0.9:0.1"
 EVENT_BUDGETS = "0.5"
@@ -71,6 +71,12 @@ UNHEEDING = {
     "migrate": frozenset((ORACLE,)),  # it is a bound on TTFT and has no answers
     "pair": UNDRAFTED,
 }
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `disco replay`."""
+    add_replay(parser)
+    parser.set_defaults(run=run_replay)
 
 
 def run_replay(screen: Screen, arguments: argparse.Namespace) -> int:

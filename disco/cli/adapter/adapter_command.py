@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from disco.cli.console import Screen
 
-__all__ = ["add_adapter"]
+__all__ = ["add"]
 
 _MINUTES = 30.0
 _LAYERS = 2
 
 
-def add_adapter(commands: Any) -> argparse.ArgumentParser:
-    """Add the parser of `disco adapter` to the commands; return it."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "adapter", help="train the layer that drafts on the device of a model cut in two"
-    )
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `disco adapter`."""
     subcommands = parser.add_subparsers(required=True, metavar="WHAT")
     train = subcommands.add_parser(
         "train",
@@ -61,7 +57,6 @@ def add_adapter(commands: Any) -> argparse.ArgumentParser:
         "(default: MODEL.mN.npz in this folder)",
     )
     train.set_defaults(run=_train)
-    return parser
 
 
 def _train(screen: Screen, arguments: argparse.Namespace) -> int:

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from disco.cli.console import Screen
+from disco.cli.shared_options import add_runtime
 from disco.client.request_options import DEFAULT_PRESET
 
-__all__ = ["add_chat"]
+__all__ = ["add"]
 
 
-def add_chat(commands: Any) -> argparse.ArgumentParser:
-    """Add the parser of `disco chat` to the commands; return it."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "chat",
-        help="ask both models in the terminal",
-        description="The server is the one in OPENAI_API_KEY and OPENAI_BASE_URL. Without a key, only the local model "
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `disco chat`."""
+    parser.description = (
+        "The server is the one in OPENAI_API_KEY and OPENAI_BASE_URL. Without a key, only the local model "
         "answers. Type /help in the chat for its commands and keys. Questions may also come through a pipe, one a "
-        "line. See docs/how-to/chat.md.",
+        "line. See docs/how-to/chat.md."
     )
     parser.add_argument(
         "--local",
@@ -65,8 +63,8 @@ def add_chat(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--record", metavar="FILE", help="append route records, numbers only, for `disco replay` (JSON lines)"
     )
+    add_runtime(parser)
     parser.set_defaults(run=_chat)
-    return parser
 
 
 async def _chat(screen: Screen, arguments: argparse.Namespace) -> int:

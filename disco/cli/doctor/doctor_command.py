@@ -22,22 +22,20 @@ if TYPE_CHECKING:
     from disco.cli.doctor.finding import Finding, Setup
     from disco.cli.doctor.summary import Summary
 
-__all__ = ["add_doctor", "run_doctor"]
+__all__ = ["add", "run_doctor"]
 
 _COLOURS = {"works": "green", "does not": "red", "not checked": "yellow"}
 _MODEL_VARIABLE = "OPENAI_MODEL"
 _USUAL_MODEL = "gpt-4o-mini"  # as for chat
 
 
-def add_doctor(commands: Any) -> argparse.ArgumentParser:
-    """Add the parser of `disco doctor` to the commands; return it."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "doctor",
-        help="say what works here, what does not, and what to type",
-        description="Looks at this machine, the packages, the local model, the server in OPENAI_BASE_URL and its key "
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `disco doctor`."""
+    parser.description = (
+        "Looks at this machine, the packages, the local model, the server in OPENAI_BASE_URL and its key "
         "in OPENAI_API_KEY, the preset, the state file and disco serve. Shows no key and no text of yours. Sends the "
         "server only requests that cost nothing, unless --ask is given. Exit status 0: a model can answer, and no "
-        "fault was found; else 1. See docs/how-to/doctor.md.",
+        "fault was found; else 1. See docs/how-to/doctor.md."
     )
     parser.add_argument(
         "--local",
@@ -76,7 +74,6 @@ def add_doctor(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, default=8642, help="of disco serve (default: 8642)")
     parser.add_argument("--json", action="store_true", help="the report as JSON, for an issue")
     parser.set_defaults(run=run_doctor)
-    return parser
 
 
 async def run_doctor(screen: Screen, arguments: argparse.Namespace) -> int:

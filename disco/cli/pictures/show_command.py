@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from disco.cli.console import Screen
 from disco.cli.output_files import check_output, write
 from disco.errors import ConfigurationError
 
-__all__ = ["add_show"]
+__all__ = ["add"]
 
 LISTED = 20
 
-Commands = Any  # argparse's own type for what `add_subparsers` returns is private
 
-
-def add_show(commands: Commands) -> None:
-    """Add the command `disco show`."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "show",
-        help="show recorded answers as time lines: who wrote what when, and why",
-        description="Lists the answers of a file of route records, sums them up, or draws one of them: a lane for each "
-        "endpoint, what the reader had, and what happened when. Records hold numbers and names only, never text.",
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `disco show`."""
+    parser.description = (
+        "Lists the answers of a file of route records, sums them up, or draws one of them: a lane for each "
+        "endpoint, what the reader had, and what happened when. Records hold numbers and names only, never text."
     )
     parser.add_argument(
         "trace", metavar="FILE", help="route records, as disco.RouteLog writes them (JSON lines)"

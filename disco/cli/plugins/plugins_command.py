@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from disco._plugins import POLICIES, Installed
 from disco.cli.console import Screen
 from disco.cli.plugins.plugin_faults import plugin_faults
 
-__all__ = ["add_plugins"]
-
-Commands = Any  # argparse's own type for what `add_subparsers` returns is private
+__all__ = ["add"]
 
 _HEADER = ("name", "adds", "package", "state")
 
 
-def add_plugins(commands: Commands) -> None:
-    """Add the command `disco plugins`."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "plugins",
-        help="list the policies and endpoints that installed packages add",
-        description="Imports every plug-in of the installed packages and says whether it loads. The exit status is 1 "
-        "if one does not. See docs/how-to/plugin.md.",
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `disco plugins`."""
+    parser.description = (
+        "Imports every plug-in of the installed packages and says whether it loads. The exit status is 1 "
+        "if one does not. See docs/how-to/plugin.md."
     )
     parser.set_defaults(run=_run)
 

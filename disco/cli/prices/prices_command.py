@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from disco.cli.console import Screen
 
-__all__ = ["add_prices"]
+__all__ = ["add"]
 
 
-def add_prices(commands: Any) -> argparse.ArgumentParser:
-    """Add the parser of `disco prices` to the commands; return it."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "prices",
-        help="what models cost, of which day that is, and what is not known",
-        description="The shipped prices, and yours in front of them (docs/how-to/prices.md).",
-    )
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `disco prices`."""
+    parser.description = "The shipped prices, and yours in front of them (docs/how-to/prices.md)."
     parser.set_defaults(run=_list, words=[], tokens=(500, 300))
     subcommands = parser.add_subparsers(metavar="WHAT")
     listed = subcommands.add_parser("list", help="all prices, or those with a word in their name")
@@ -42,7 +37,6 @@ def add_prices(commands: Any) -> argparse.ArgumentParser:
             metavar="IN,OUT",
             help="tokens of prompt and answer, for the cost of 1,000 answers (default: 500,300)",
         )
-    return parser
 
 
 def _tokens(text: str) -> tuple[int, int]:

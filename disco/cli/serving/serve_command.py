@@ -15,7 +15,12 @@ import openai
 
 from disco.cli.console import Screen
 from disco.cli.output_files import check_output
-from disco.cli.serving.serve_options import BACKUP_KEY_VARIABLE, TIER_KEY_VARIABLE, settle_options
+from disco.cli.serving.serve_options import (
+    BACKUP_KEY_VARIABLE,
+    TIER_KEY_VARIABLE,
+    add_options,
+    settle_options,
+)
 from disco.cli.serving.serve_setup import announce, callers_key, logging_at, require_extra
 from disco.errors import ConfigurationError, DiscoError, ModelFileError, nearest
 
@@ -29,11 +34,17 @@ if TYPE_CHECKING:
     from disco.speculate.layer_facts import LayerFacts
     from disco.speculate.messages import VerifierFacts
 
-__all__ = ["run_serve"]
+__all__ = ["add", "run_serve"]
 
 EXAMPLE: Final = Path(__file__).with_name("example.toml")
 TIER_OPTIONS: Final = ("reach", "price", "name")
 _MIB: Final = 2**20
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `disco serve`."""
+    add_options(parser)
+    parser.set_defaults(run=run_serve, fast_loop=True)
 
 
 async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:

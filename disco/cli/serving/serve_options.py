@@ -11,7 +11,7 @@ from disco.cli.serving.serve_setup import KEY_VARIABLE
 from disco.client.request_options import DEFAULT_PRESET
 from disco.errors import ConfigurationError
 
-__all__ = ["BACKUP_KEY_VARIABLE", "TIER_KEY_VARIABLE", "add_serve", "settle_options"]
+__all__ = ["BACKUP_KEY_VARIABLE", "TIER_KEY_VARIABLE", "add_options", "settle_options"]
 
 BACKUP_KEY_VARIABLE: Final = "DISCO_BACKUP_KEY"
 TIER_KEY_VARIABLE: Final = "DISCO_TIER_KEY"
@@ -48,18 +48,14 @@ _USUAL: Final[dict[str, Any]] = {
     "page_answers": 50,
 }
 
-Commands = Any  # argparse's own type for what `add_subparsers` returns is private
 
-
-def add_serve(commands: Commands) -> argparse.ArgumentParser:
-    """Add the command `disco serve`."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "serve",
-        help="run an OpenAI-compatible HTTP server for apps in any language",
-        description="Serves both models at one base URL. The server behind disco is the one in OPENAI_API_KEY and "
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `disco serve`."""
+    parser.description = (
+        "Serves both models at one base URL. The server behind disco is the one in OPENAI_API_KEY and "
         f"OPENAI_BASE_URL. Without a key, only the local model answers. With --verify, the local model also "
         f"checks what other devices draft. With --layers, it computes for devices the "
-        f"layers that they lack. If a key is set in {KEY_VARIABLE} or --key-file, callers must send it.",
+        f"layers that they lack. If a key is set in {KEY_VARIABLE} or --key-file, callers must send it."
     )
     parser.add_argument(
         "--config",
@@ -229,7 +225,6 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
         choices=("debug", "info", "warning", "error"),
         help="lowest level of the log on standard error: warning shows failures, info also answers (default: warning)",
     )
-    return parser
 
 
 def settle_options(arguments: argparse.Namespace) -> argparse.Namespace:

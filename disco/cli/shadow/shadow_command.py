@@ -6,26 +6,21 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 from disco.cli.console import Screen
 from disco.cli.output_files import check_output, write
 from disco.errors import ConfigurationError
 
-__all__ = ["add_shadow"]
+__all__ = ["add"]
 
 DRAWS = 16
 
-Commands = Any  # argparse's own type for what `add_subparsers` returns is private
 
-
-def add_shadow(commands: Commands) -> None:
-    """Add the command `disco shadow`."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "shadow",
-        help="show what another preset would have done with recorded answers",
-        description="Reads the route records of a client that ran with shadow=PRESET, and compares what happened with "
-        "what that preset would have come to: first words, cost, and how each number is known.",
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `disco shadow`."""
+    parser.description = (
+        "Reads the route records of a client that ran with shadow=PRESET, and compares what happened with "
+        "what that preset would have come to: first words, cost, and how each number is known."
     )
     parser.add_argument("trace", metavar="FILE", help="route records, as disco.RouteLog writes them")
     parser.add_argument(

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from disco.cli.console import Screen
 from disco.cli.serving.serve_setup import KEY_VARIABLE
 
-__all__ = ["add_speculate"]
+__all__ = ["add"]
 
 _TOKENS = 48
 
 
-def add_speculate(commands: Any) -> argparse.ArgumentParser:
-    """Add the parser of `disco speculate` to the commands; return it."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "speculate", help="find out whether drafting for a server pays on this machine"
-    )
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `disco speculate`."""
     subcommands = parser.add_subparsers(required=True, metavar="WHAT")
     check = subcommands.add_parser(
         "check",
@@ -58,7 +54,6 @@ def add_speculate(commands: Any) -> argparse.ArgumentParser:
         "--json", action="store_true", help="print the results as JSON, and all else on standard error"
     )
     check.set_defaults(run=_check)
-    return parser
 
 
 async def _check(screen: Screen, arguments: argparse.Namespace) -> int:

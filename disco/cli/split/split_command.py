@@ -7,16 +7,13 @@ from typing import Any
 
 from disco.cli.console import Screen
 
-__all__ = ["add_split"]
+__all__ = ["add"]
 
 _LAYERS = 2
 
 
-def add_split(commands: Any) -> argparse.ArgumentParser:
-    """Add the parser of `disco split` to the commands; return it."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "split", help="cut a model in two: first layers here, the others on a server"
-    )
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `disco split`."""
     subcommands = parser.add_subparsers(required=True, metavar="WHAT")
     model = "the whole model: a name, a GGUF file, hf:owner/repo/file, or one of these with @TYPE (@Q8_0: requantised)"
     cut = subcommands.add_parser(
@@ -56,7 +53,6 @@ def add_split(commands: Any) -> argparse.ArgumentParser:
     )
     audit.set_defaults(run=_audit)
     _add_check(subcommands)
-    return parser
 
 
 def _add_check(subcommands: Any) -> None:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from disco.cli.console import Screen
 
-__all__ = ["add_state"]
+__all__ = ["add"]
 
 
-def add_state(commands: Any) -> argparse.ArgumentParser:
-    """Add the parser of `disco state` to the commands; return it."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "state", help="show, export or forget what clients have learnt and spent"
-    )
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `disco state`."""
     subcommands = parser.add_subparsers(required=True, metavar="WHAT")
     show = subcommands.add_parser("show", help="what is known of each endpoint and model, and since when")
     show.set_defaults(run=_show)
@@ -49,7 +45,6 @@ def add_state(commands: Any) -> argparse.ArgumentParser:
         one.add_argument(
             "--state", metavar="FILE", help="the state file (default: $DISCO_STATE, else the user's)"
         )
-    return parser
 
 
 def _show(screen: Screen, arguments: argparse.Namespace) -> int:
