@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import argparse
 
-__all__ = ["add_runtime"]
+from disco.client.request_options import DEFAULT_PRESET
+
+__all__ = ["add_preset", "add_runtime"]
+
+
+def add_preset(parser: argparse.ArgumentParser) -> None:
+    """Add the option that chooses a preset."""
+    parser.add_argument(
+        "--preset", default=DEFAULT_PRESET, help="a preset's name or file (default: %(default)s)"
+    )
 
 
 def add_runtime(parser: argparse.ArgumentParser) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 
 from disco.cli.console import Screen
-from disco.cli.shared_options import add_runtime
-from disco.client.request_options import DEFAULT_PRESET
+from disco.cli.shared_options import add_preset, add_runtime
 
 __all__ = ["add"]
 
@@ -30,9 +29,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         default="thread",
         help="where the local model runs (default: thread)",
     )
-    parser.add_argument(
-        "--preset", "--policy", default=DEFAULT_PRESET, help="a preset's name or file (default: %(default)s)"
-    )
+    add_preset(parser)
     parser.add_argument(
         "--model", help="the server's model (default: what OPENAI_MODEL names, else gpt-4o-mini)"
     )

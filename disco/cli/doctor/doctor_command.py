@@ -15,7 +15,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from disco.cli.console import Screen
-from disco.client.request_options import DEFAULT_PRESET
+from disco.cli.shared_options import add_preset, add_runtime
 from disco.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -43,15 +43,8 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="local model: a name, a GGUF file, hf:owner/repo/file, the address of a local server such as "
         "http://localhost:11434/v1#qwen3:4b, or `none` (default: smollm2-135m)",
     )
-    parser.add_argument(
-        "--runtime",
-        choices=("auto", "compiled", "prebuilt"),
-        default="auto",
-        help="what runs the local model, as for chat (default: auto)",
-    )
-    parser.add_argument(
-        "--preset", "--policy", default=DEFAULT_PRESET, help="a preset's name or file (default: %(default)s)"
-    )
+    add_runtime(parser)
+    add_preset(parser)
     parser.add_argument(
         "--model", help=f"the server's model (default: what {_MODEL_VARIABLE} names, else {_USUAL_MODEL})"
     )

@@ -102,7 +102,7 @@ def layer_server(cloud: Path, *, slots: int = 8, context: int = 512, threads: in
     """Run `disco serve --layers`; give its port."""
     numbers = {"--slots": slots, "--context": context, "--threads": threads}
     options = [str(one) for pair in numbers.items() for one in pair]
-    given = ("--layers", str(cloud), *options, "--policy", "private")
+    given = ("--layers", str(cloud), *options, "--preset", "private")
     with running(*given, DISCO_SERVER_KEY=KEY) as (_, (_, port)):
         yield port
 
