@@ -258,7 +258,7 @@ def test_a_mistake_is_one_clear_line(path, arguments, message, capsys):
         "replay VIA --json IN",
         "replay synthetic --device IN --json IN",
         "tune x.csv --server IN --out IN",
-        "chat --policy IN --record IN",
+        "chat --preset IN --record IN",
         "chat --local IN --record VIA",
         "serve --key-file IN --record IN",
     ],
