@@ -20,26 +20,26 @@ __all__ = ["main"]
 
 COMMANDS: Final = {
     "demo": ("demonstration.demo_command", "watch two real models give one answer together"),
-    "chat": ("chat.chat_command", "ask both models in the terminal"),
+    "chat": ("chat.chat_setup", "ask both models in the terminal"),
     "profile": ("profile", "measure how fast this machine runs a model"),
     "doctor": ("doctor.doctor_command", "say what works here, what does not, and what to type"),
-    "state": ("state.state_command", "show, export or forget what clients have learnt and spent"),
-    "prices": ("prices.prices_command", "what models cost, of which day that is, and what is not known"),
+    "state": ("state", "show, export or forget what clients have learnt and spent"),
+    "prices": ("prices", "what models cost, of which day that is, and what is not known"),
     "serve": ("serving.serve_command", "run an OpenAI-compatible HTTP server for apps in any language"),
     "speculate": (
-        "speculation.speculate_command",
+        "speculation.check",
         "find out whether drafting for a server pays on this machine",
     ),
     "split": ("split.split_command", "cut a model in two: first layers here, the others on a server"),
     "replay": ("replay", "show what policies and budgets would have done with a trace of requests"),
     "tune": ("tune", "find the preset that serves an objective best on a trace"),
-    "shadow": ("shadow.shadow_command", "show what another preset would have done with recorded answers"),
+    "shadow": ("shadow", "show what another preset would have done with recorded answers"),
     "show": (
-        "pictures.show_command",
+        "show",
         "show recorded answers as time lines: who wrote what when, and why",
     ),
-    "adapter": ("adapter.adapter_command", "train the layer that drafts on the device of a model cut in two"),
-    "plugins": ("plugins.plugins_command", "list the policies and endpoints that installed packages add"),
+    "adapter": ("adapter", "train the layer that drafts on the device of a model cut in two"),
+    "plugins": ("plugins", "list the policies and endpoints that installed packages add"),
 }
 """Command -> its module below `disco.cli`, and what it is for.
 

@@ -12,15 +12,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from disco.cli.console import Screen
+from disco.cli.doctor.examination import TITLES, examine
+from disco.cli.doctor.finding import Finding, Setup
+from disco.cli.doctor.summary import Summary, summarise
 from disco.cli.shared_options import add_preset, add_runtime
 from disco.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from disco.cli.doctor.finding import Finding, Setup
-    from disco.cli.doctor.summary import Summary
 
 __all__ = ["add", "run_doctor"]
 
@@ -75,10 +74,6 @@ async def run_doctor(screen: Screen, arguments: argparse.Namespace) -> int:
     Raises:
         ConfigurationError: an option is out of range.
     """
-    from disco.cli.doctor.examination import TITLES, examine  # noqa: PLC0415 - `disco --help` needs no client
-    from disco.cli.doctor.finding import Setup  # noqa: PLC0415 - as above
-    from disco.cli.doctor.summary import summarise  # noqa: PLC0415 - as above
-
     if not 0 < arguments.within < float("inf"):
         raise ConfigurationError(f"--within is a number of seconds above 0, not {arguments.within:g}")
     if not 0 < arguments.port < 65_536:

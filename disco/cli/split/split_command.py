@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from disco.cli.console import Screen
+from disco.cli.split.split_audit import run_audit
+from disco.cli.split.split_check import run_check
+from disco.cli.split.split_cut import USUAL_LAYERS, run_cut
 
 __all__ = ["add"]
-
-_LAYERS = 2
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +33,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     cut.add_argument(
         "--replace", action="store_true", help="replace a file of the device whose adapter was trained"
     )
-    cut.set_defaults(run=_cut)
+    cut.set_defaults(run=run_cut)
     audit = subcommands.add_parser(
         "audit",
         help="find out what the cloud can read of your texts",
@@ -51,7 +51,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     audit.add_argument(
         "--json", action="store_true", help="print the results as JSON, and all else on standard error"
     )
-    audit.set_defaults(run=_audit)
+    audit.set_defaults(run=run_audit)
     _add_check(subcommands)
 
 
@@ -78,28 +78,10 @@ def _add_check(subcommands: Any) -> None:
     check.add_argument(
         "--json", action="store_true", help="print the results as JSON, and all else on standard error"
     )
-    check.set_defaults(run=_check)
+    check.set_defaults(run=run_check)
 
 
 def _add_layers(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--layers", type=int, metavar="N", help=f"how many layers the device keeps (default: {_LAYERS})"
+        "--layers", type=int, metavar="N", help=f"how many layers the device keeps (default: {USUAL_LAYERS})"
     )
-
-
-def _cut(screen: Screen, arguments: argparse.Namespace) -> int:
-    from disco.cli.split.split_cut import run_cut  # noqa: PLC0415 - `disco --help` needs no model
-
-    return run_cut(screen, arguments, _LAYERS if arguments.layers is None else arguments.layers)
-
-
-def _audit(screen: Screen, arguments: argparse.Namespace) -> int:
-    from disco.cli.split.split_audit import run_audit  # noqa: PLC0415 - as above
-
-    return run_audit(screen, arguments, usual_layers=_LAYERS)
-
-
-async def _check(screen: Screen, arguments: argparse.Namespace) -> int:
-    from disco.cli.split.split_check import run_check  # noqa: PLC0415 - as above
-
-    return await run_check(screen, arguments)

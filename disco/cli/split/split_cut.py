@@ -15,7 +15,9 @@ from disco.endpoints.llamacpp.layers.layer_files import Part, cut_files, read_la
 from disco.endpoints.llamacpp.model.model_files import require_llama_cpp, short_name
 from disco.errors import ConfigurationError, ModelFileError
 
-__all__ = ["run_cut"]
+__all__ = ["USUAL_LAYERS", "run_cut"]
+
+USUAL_LAYERS = 2
 
 _WHAT: dict[Part, str] = {
     "device": "embedding, first layers, adapter, head, vocabulary",
@@ -24,13 +26,14 @@ _WHAT: dict[Part, str] = {
 }
 
 
-def run_cut(screen: Screen, arguments: argparse.Namespace, layers: int) -> int:
+def run_cut(screen: Screen, arguments: argparse.Namespace) -> int:
     """Cut a model; return the exit status.
 
     Raises:
         ConfigurationError: an option is not usable, a package is missing, or the folder cannot be written.
         ModelFileError: the model cannot be cut, or its parts do not compute what it computes.
     """
+    layers = USUAL_LAYERS if arguments.layers is None else arguments.layers
     require_llama_cpp()
     require_gguf()
     with screen.step(f"Finding {arguments.model}"):

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 
-from disco._plugins import POLICIES, Installed
+from disco._plugins import ENDPOINTS, POLICIES, Installed, installed
 from disco.cli.console import Screen
-from disco.cli.plugins.plugin_faults import plugin_faults
+from disco.client.endpoint_catalog.plugged import can_be_kind
+from disco.dispatch.policies.plugged_policy import takes
+from disco.dispatch.policies.policy_registry import OWN_NAMES, check_options
+from disco.errors import ConfigurationError
 
-__all__ = ["add"]
+__all__ = ["add", "plugin_faults"]
+
 
 _HEADER = ("name", "adds", "package", "state")
 
@@ -46,7 +51,29 @@ def _run(screen: Screen, arguments: argparse.Namespace) -> int:
 def _options(one: Installed) -> str:
     if one.group != POLICIES:
         return "loads"
-    from disco.dispatch.policies.plugged_policy import takes  # noqa: PLC0415 - numpy comes with it
-
     options = takes(one)[1]
     return f"loads; options: {', '.join(sorted(options))}" if options else "loads"
+
+
+def plugin_faults() -> dict[Installed, str | None]:
+    """Import every plug-in; return what is wrong with each, in words, or None where it can be used."""
+    found = (*installed(POLICIES), *installed(ENDPOINTS))
+    declared = Counter((one.group, one.name) for one in found)
+    return {one: _fault(one, declared[one.group, one.name]) for one in found}
+
+
+def _fault(one: Installed, declared: int) -> str | None:
+    if declared > 1:
+        return f"declared by {declared} packages: uninstall all but one"
+    if one.group == POLICIES and one.name in OWN_NAMES:
+        return "never used: disco has a policy of this name"
+    if one.group == ENDPOINTS and not can_be_kind(one.name):
+        return "never used: texts that begin with this name mean something else"
+    try:
+        if one.group == POLICIES:
+            check_options(one.name, {})
+        else:
+            one.load()
+    except ConfigurationError as error:
+        return str(error)
+    return None

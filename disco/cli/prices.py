@@ -1,9 +1,9 @@
-"""`disco prices list` and `disco prices check`: prices in a table, and one price in words."""
+"""`disco prices`: prices in a table, and one price in words."""
 
 from __future__ import annotations
 
+import argparse
 import datetime as dt
-from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from disco import amounts
@@ -13,16 +13,58 @@ from disco.errors import ConfigurationError
 from disco.profiles import KnownPrice, Price, load_prices, user_profile_dir
 from disco.profiles.price_findings import look_up
 
-__all__ = ["run_check", "run_list"]
+__all__ = ["add"]
 
 today = dt.date.today
 _ANSWERS = 1_000
 _ANY_SERVER = "any server"
 
 
-def run_list(screen: Screen, words: Sequence[str], tokens: tuple[int, int]) -> int:
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `disco prices`."""
+    parser.description = "The shipped prices, and yours in front of them (docs/how-to/prices.md)."
+    parser.set_defaults(run=run_list, words=[], tokens=(500, 300))
+    subcommands = parser.add_subparsers(metavar="WHAT")
+    listed = subcommands.add_parser("list", help="all prices, or those with a word in their name")
+    listed.add_argument(
+        "words", nargs="*", metavar="WORD", help="parts of the model's or the provider's name"
+    )
+    listed.set_defaults(run=run_list)
+    check = subcommands.add_parser(
+        "check",
+        help="what a client would count for a model",
+        description="Exit status 1 where the price is stale or not known.",
+    )
+    check.add_argument("model", metavar="MODEL", help="the name that your requests use")
+    check.add_argument(
+        "--base-url", metavar="URL", help="the server's (default: any provider that has the model)"
+    )
+    check.set_defaults(run=run_check)
+    for one in (listed, check):
+        one.add_argument(
+            "--tokens",
+            type=_tokens,
+            default=(500, 300),
+            metavar="IN,OUT",
+            help="tokens of prompt and answer, for the cost of 1,000 answers (default: 500,300)",
+        )
+
+
+def _tokens(text: str) -> tuple[int, int]:
+    try:
+        prompt, answer = (int(part) for part in text.split(","))
+    except ValueError:
+        prompt = answer = -1
+    if min(prompt, answer) < 0:
+        raise argparse.ArgumentTypeError(
+            f"give the tokens of prompt and answer, such as 500,300, not {text!r}"
+        )
+    return prompt, answer
+
+
+def run_list(screen: Screen, arguments: argparse.Namespace) -> int:
     """Print the prices that have all words in the names of their model or provider; return the exit status."""
-    day = today()
+    day, words, tokens = today(), arguments.words, arguments.tokens
     entries = [e for e in load_prices().entries() if all(w.lower() in _searched(e) for w in words)]
     if not entries:
         screen.line(
@@ -52,16 +94,16 @@ def run_list(screen: Screen, words: Sequence[str], tokens: tuple[int, int]) -> i
     return 0
 
 
-def run_check(screen: Screen, model: str, base_url: str | None, tokens: tuple[int, int]) -> int:
+def run_check(screen: Screen, arguments: argparse.Namespace) -> int:
     """Say what a client counts for a model; return the exit status: 1 where the price is stale or unknown."""
-    host = None
+    host, base_url, tokens = None, arguments.base_url, arguments.tokens
     if base_url is not None:
         host = urlsplit(base_url).hostname
         if host is None:
             raise ConfigurationError(
                 f"--base-url must be a URL, such as https://api.openai.com/v1, not {base_url!r}"
             )
-    found = look_up(load_prices(), model, host, today())
+    found = look_up(load_prices(), arguments.model, host, today())
     screen.line(found.text)
     if found.found is not None:
         price = found.found.price

@@ -10,8 +10,13 @@ from pathlib import Path
 from disco.cli.console import Screen
 from disco.cli.output_files import check_output, write
 from disco.errors import ConfigurationError
+from disco.replay.shadow import shadow_report
+from disco.replay.shadow.shadow_figures import compare
+from disco.replay.shadow.shadow_recording import read_shadowed
+from disco.replay.shadow.shadow_runs import play_shadows
 
 __all__ = ["add"]
+
 
 DRAWS = 16
 
@@ -38,11 +43,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(screen: Screen, arguments: argparse.Namespace) -> int:
-    from disco.replay.shadow import shadow_report  # noqa: PLC0415 - numpy loads with it
-    from disco.replay.shadow.shadow_figures import compare  # noqa: PLC0415 - as above
-    from disco.replay.shadow.shadow_recording import read_shadowed  # noqa: PLC0415 - as above
-    from disco.replay.shadow.shadow_runs import play_shadows  # noqa: PLC0415 - as above
-
     if arguments.draws < 1:
         raise ConfigurationError(f"--draws must be at least 1, not {arguments.draws}")
     if arguments.seed < 0:
