@@ -191,7 +191,7 @@ import disco
 assert dir(disco) == disco.__all__
 assert not hasattr(disco, "nonsense")
 assert disco.errors.DiscoError is disco.DiscoError
-assert disco.timeline.__name__ == "disco.timeline"  # of a module that nothing above has loaded
+assert disco.replay.__name__ == "disco.replay"  # a module that nothing above has loaded
 from disco import *
 for name in disco.__all__:
     assert globals()[name] is getattr(disco, name), name
