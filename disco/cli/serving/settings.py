@@ -60,6 +60,8 @@ _WORDS: Final = {
     "model_type": "must be a table",
     "model_attributes_type": "must be a table",
     "list_type": "must be a list",
+    "string_too_short": "must not be empty",
+    "finite_number": "must be a finite number",
     "greater_than_equal": "must be at least {ge:g}",
     "greater_than": "must be above {gt:g}",
     "less_than_equal": "must be at most {le:g}",
