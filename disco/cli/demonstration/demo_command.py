@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from disco.cli.console import Screen
-from disco.cli.demonstration.scene_sets import run_scenes
+from disco.cli.demonstration.demo import run_demo
 from disco.cli.output_files import check_output
 from disco.cli.shared_options import add_runtime
 
@@ -17,27 +17,6 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Starts a real OpenAI-compatible server, or uses your server if OPENAI_API_KEY "
         "(and OPENAI_BASE_URL, OPENAI_MODEL) is set."
-    )
-    instead = parser.add_mutually_exclusive_group()
-    instead.add_argument(
-        "--chaos",
-        action="store_true",
-        help="instead, kill the server's and the model's process in mid-answer",
-    )
-    instead.add_argument(
-        "--cascade",
-        action="store_true",
-        help="instead, show three tiers: what a tier is unsure of goes up to the next",
-    )
-    instead.add_argument(
-        "--assist",
-        action="store_true",
-        help="instead, show a server that speaks while the device reads a long prompt",
-    )
-    instead.add_argument(
-        "--speculate",
-        action="store_true",
-        help="instead, show drafts made here and the verdicts of a verify server",
     )
     parser.add_argument(
         "--record", metavar="FILE", help="append the route records of the answers shown, for `disco show`"
@@ -52,10 +31,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 async def _run(screen: Screen, arguments: argparse.Namespace) -> int:
     check_output(arguments, record=arguments.record, svg=arguments.svg)
-    which = next((name for name in ("chaos", "cascade", "assist", "speculate") if vars(arguments)[name]), "")
-    return await run_scenes(
+    return await run_demo(
         screen,
-        which,
         record=arguments.record,
         svg=arguments.svg,
         runtime=arguments.runtime,

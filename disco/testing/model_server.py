@@ -1,28 +1,32 @@
-"""A real OpenAI-compatible server on this machine, in a process of its own, for demonstrations that kill it.
-
-It is `python -m llama_cpp.server` on a free loopback port, for which the extra `disco-llm[demo]` is needed, or, of
-`disco-llm[prebuilt]`, llama.cpp's own server (`demo_runtime.py`).
-"""
+"""A real OpenAI-compatible server with a small model, in a process of its own, for tests and examples that kill it."""
 
 from __future__ import annotations
 
 import contextlib
 import http.client
+import importlib.util
 import json
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, Final, Literal, NamedTuple, Self
 
 from disco.endpoints.llamacpp.model.model_files import require_llama_cpp, resolve_model
-from disco.errors import DiscoError
+from disco.endpoints.prebuilt.prebuilt_endpoint import require_prebuilt
+from disco.endpoints.prebuilt.server_process import (
+    ServerSettings,
+    server_command,
+    server_environment,
+    settings_line,
+)
+from disco.errors import LocalModelError
 
-__all__ = ["DemoServer", "DemoServerError", "free_port"]
+__all__ = ["ModelServer", "free_port"]
 
 Progress = Callable[[float, str], None]
 """Called with the seconds waited so far and a short phrase that says for what."""
@@ -36,11 +40,18 @@ sys.argv = ["llama_cpp.server", *sys.argv[1:]]
 runpy.run_module("llama_cpp.server", run_name="__main__", alter_sys=True)
 """
 
-_LOG_LINES = 15
+_LOG_LINES: Final = 15
+_ITS_OWN: Final = (
+    "starlette_context"  # of the packages that llama_cpp.server needs, the one that few others do
+)
 
 
-class DemoServerError(DiscoError):
-    """The demonstration server did not start; the message ends with the last lines of its log."""
+class _Program(NamedTuple):
+    """What to start: the command, its environment (None: this process's), what its standard input begins with."""
+
+    command: list[str]
+    environment: Mapping[str, str] | None = None
+    first_line: bytes = b""
 
 
 def free_port(host: str = "127.0.0.1") -> int:
@@ -51,21 +62,23 @@ def free_port(host: str = "127.0.0.1") -> int:
         return port
 
 
-class DemoServer:
-    """The server process: start it, wait for it, kill it, start it again on the same port.
+class ModelServer:
+    """A server process: start it, wait for it, kill it, start it again on the same port.
 
-    A context manager; leaving it stops the process. All methods block: call them from a worker thread
-    if an event loop runs.
+    It listens on the loopback alone. A context manager; leaving it stops the process, and so does the end of this
+    process, whatever ends it. All methods block: call them from a worker thread if an event loop runs.
 
     Args:
         model: a short name, the path of a GGUF file, or `hf:owner/repo/file.gguf`.
+        runtime: what runs the model: `"compiled"` (llama-cpp-python with its server, the extra `demo`), `"prebuilt"`
+            (llama.cpp's own server, the extra `prebuilt`), or `"auto"`: the first of these that is installed.
         model_name: the model's name in requests.
         context_tokens: the most tokens of prompt and answer together.
-        threads: threads of llama.cpp, for prefill and for decoding. One leaves room for a device model beside it.
+        threads: how many threads llama.cpp has, for prefill and for decoding. One leaves room for a device model beside it.
         port: port to listen on; 0 picks a free one.
         api_key: the key that requests must have; None: any key.
         logprobs: whether it gives log probabilities; it then keeps the scores of all tokens, 0.2 GB per 1,000 tokens
-            of context for this model.
+            of context for this model. The prebuilt one always gives them.
         chat_template: of chats, as Jinja source, in place of the model's own.
         timeout_s: how long the start may take, in seconds.
         progress: called from time to time while waiting.
@@ -75,14 +88,13 @@ class DemoServer:
         ModelFileError: the model's file is missing or not usable.
     """
 
-    # Mutable: the process, its log file and the folder of its template, None when there is none.
-
     host = "127.0.0.1"
 
     def __init__(
         self,
         model: str | Path = "smollm2-135m",
         *,
+        runtime: Literal["auto", "compiled", "prebuilt"] = "auto",
         model_name: str = "smollm2-135m",
         context_tokens: int = 2048,
         threads: int = 1,
@@ -93,7 +105,8 @@ class DemoServer:
         timeout_s: float = 120.0,
         progress: Progress | None = None,
     ) -> None:
-        self._require()
+        self.runtime = ("compiled" if _is_compiled() else "prebuilt") if runtime == "auto" else runtime
+        (require_llama_cpp if self.runtime == "compiled" else require_prebuilt)()
         self.model = resolve_model(model)
         self.model_name = model_name
         self.context_tokens = context_tokens
@@ -127,40 +140,47 @@ class DemoServer:
         """Start the process and return once it answers. Does nothing if the process already runs.
 
         Raises:
-            DemoServerError: the process ended or did not answer in time; it is then not running.
+            LocalModelError: the process ended or did not answer in time, with the last lines of its log; it is then
+                not running.
         """
         if self.running:
             return
         self._release()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        program = self._compiled() if self.runtime == "compiled" else self._prebuilt()
         self._process = subprocess.Popen(  # noqa: S603 - our own interpreter, our own arguments
-            self._command(),
+            program.command,
             stdin=subprocess.PIPE,
             stdout=self._log,
             stderr=subprocess.STDOUT,
-            env=self._environment(),
+            env=program.environment,
             start_new_session=True,  # Ctrl-C reaches us first; we end it
         )
         try:
-            if told := self._told():
+            if program.first_line:
                 assert self._process.stdin is not None
-                self._process.stdin.write(told)
+                self._process.stdin.write(program.first_line)
                 self._process.stdin.flush()
             self._wait_until_ready()
         except BaseException:
             self.kill()
             raise
 
-    def _require(self) -> None:
-        """Raise an error with the remedy where a package is missing."""
-        require_llama_cpp()
+    def _prebuilt(self) -> _Program:
+        """Return llama.cpp's own server."""
+        settings = ServerSettings(
+            path=str(self.model),
+            alias=self.model_name,
+            context_tokens=self.context_tokens,
+            threads=self.threads,
+            port=self.port,
+            api_key=self._api_key,
+            chat_template=self._chat_template,
+        )
+        return _Program(server_command(), server_environment(), settings_line(settings))
 
-    def _told(self) -> bytes:
-        """Return what the process is told through its stdin, which then stays open."""
-        return b""
-
-    def _command(self) -> list[str]:
-        """Return what to start."""
+    def _compiled(self) -> _Program:
+        """Return llama-cpp-python's server."""
         options = {
             "model": self.model,
             "model_alias": self.model_name,
@@ -182,22 +202,18 @@ class DemoServer:
             told.write_text(json.dumps({"chat_template": self._chat_template, **marks}), encoding="utf-8")
             options |= {"chat_format": "hf-tokenizer-config", "hf_tokenizer_config_path": told}
         arguments = [part for name, value in options.items() for part in (f"--{name}", str(value))]
-        return [sys.executable, "-c", _CHILD, *arguments]
-
-    def _environment(self) -> dict[str, str] | None:
-        """Return its environment variables; None: those of this process."""
-        return None
+        return _Program([sys.executable, "-c", _CHILD, *arguments])
 
     def _wait_until_ready(self) -> None:
         started_at = time.monotonic()
         while True:
             waited_s = time.monotonic() - started_at
             if not self.running:
-                raise DemoServerError(f"The local server ended while starting.\n{self.log_tail()}")
+                raise LocalModelError(f"The local server ended while starting.\n{self.log_tail()}")
             if self._answers():
                 return
             if waited_s > self.timeout_s:
-                raise DemoServerError(
+                raise LocalModelError(
                     f"The local server did not answer within {self.timeout_s:g} s.\n{self.log_tail()}"
                 )
             if self.progress is not None:
@@ -256,3 +272,11 @@ class DemoServer:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _is_compiled() -> bool:
+    """Return whether "auto" means the compiled server: where its packages are there, or no other ones are."""
+    compiled, its_own, prebuilt = (
+        importlib.util.find_spec(name) is not None for name in ("llama_cpp", _ITS_OWN, "xllamacpp")
+    )
+    return (compiled and its_own) or not prebuilt

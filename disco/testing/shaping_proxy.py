@@ -37,10 +37,14 @@ class Shaper:
     """The proxy's counters, and its settings, which may change while it runs.
 
     Attributes:
+        port: of 127.0.0.1, that it listens on.
         delay: extra seconds before the first byte of each response.
         jitter: extra seconds per chunk of a response. Chunks stay in order, and delays of late chunks do not add up.
         requests: number of requests passed on or held.
         open_connections: number of clients connected now.
+
+    Args:
+        rng: draws the seconds where they are a distribution.
     """
 
     def __init__(self, port: int, delay: Delay, jitter: Delay, rng: np.random.Generator) -> None:
@@ -57,7 +61,7 @@ class Shaper:
         return f"http://127.0.0.1:{self.port}/v1"
 
     def draw(self, delay: Delay) -> float:
-        """Draw one value in seconds, never negative."""
+        """Draw one value of a delay in seconds, never negative."""
         return max(0.0, float(delay if isinstance(delay, int | float) else delay.sample(self._rng, 1)[0]))
 
 
