@@ -74,7 +74,7 @@ class ModelServer:
             (llama.cpp's own server, the extra `prebuilt`), or `"auto"`: the first of these that is installed.
         model_name: the model's name in requests.
         context_tokens: the most tokens of prompt and answer together.
-        threads: how many threads llama.cpp has, for prefill and for decoding. One leaves room for a device model beside it.
+        threads: how many threads llama.cpp has. One leaves room for a device model beside it.
         port: port to listen on; 0 picks a free one.
         api_key: the key that requests must have; None: any key.
         logprobs: whether it gives log probabilities; it then keeps the scores of all tokens, 0.2 GB per 1,000 tokens
