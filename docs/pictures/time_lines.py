@@ -83,7 +83,9 @@ PICTURES: Final = {
         lambda r: _moves(r, "device", "middle", "confidence"),
     ),
     "drafting": Picture(
-        "A drafted answer: the device guesses, the server checks", ("python", "examples/speculate.py"), _drafted
+        "A drafted answer: the device guesses, the server checks",
+        ("python", "examples/speculate.py"),
+        _drafted,
     ),
     "split": Picture("An answer of a split model", ("python", "docs/pictures/split_run.py"), _split),
 }

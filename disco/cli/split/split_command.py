@@ -28,7 +28,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     cut.add_argument(
         "--adapter",
         metavar="FILE",
-        help="of `disco adapter train`, or none (default: the one that disco ships for this model, if it does)",
+        help="of `disco adapter train`, or none (default: that of a package for this model, where it is installed)",
     )
     cut.add_argument(
         "--replace", action="store_true", help="replace a file of the device whose adapter was trained"
