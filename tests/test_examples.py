@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from forked import run_script
 
-from disco.timeline import read_record, timeline_of
+from disco.record import read_record, timeline_of
 
 pytestmark = pytest.mark.real
 
