@@ -227,6 +227,10 @@ class _Scripts:
         """See `virtual_driver.Scripts`."""
         return self._scripts.reads_s(endpoint, tokens)
 
+    def logp(self, endpoint: str, begin: int, end: int) -> tuple[float, ...] | None:
+        """See `virtual_driver.Scripts`."""
+        return self._scripts.logp(endpoint, begin, end)
+
 
 def _play(
     answer: ShadowedAnswer,

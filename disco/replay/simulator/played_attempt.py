@@ -21,6 +21,7 @@ class Playing:
     """One attempt in virtual time. Mutable: all but its number, its start and its player."""
 
     __slots__ = (
+        "agreed",
         "cached_tokens",
         "events",
         "follows",
@@ -54,6 +55,7 @@ class Playing:
         self.written = 0
         self.parked = False
         self.follows = False  # parked, and stays to read more
+        self.agreed = start.prefix.tokens  # tokens of the answer whose log probabilities are reported
         self.given: int | None = None  # how many tokens of the answer it was given to read; None: none
         self.works = False  # on a shared device, or in its queue
         self.paused_at: float | None = None

@@ -52,6 +52,8 @@ class Station:
         idle_unload_s: the model is unloaded after this time without work, s, and is not loaded at the beginning; None:
             the model is always loaded.
         fault: what fails at the endpoint, and how often.
+        model: the model that answers, whose earlier scores a judge compares with; needed where they are those of a
+            client.
         pair: a drafter for it, where the station verifies drafts; None: it writes alone. With a drafter it can neither
             park nor pause, and the rate that plans assume is the predicted one.
     """
@@ -77,6 +79,7 @@ class Station:
     load_s: float = 0.0
     idle_unload_s: float | None = None
     fault: Fault | None = None
+    model: str = ""
     pair: Pair | None = None
 
     def __post_init__(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate, chain, islice, repeat
 from random import Random
@@ -12,6 +13,7 @@ import numpy as np
 
 from disco.endpoints.simulation.simulated_script import Fault, Scripted, play, prose
 from disco.events import Delta, Ended, Usage
+from disco.judging import best_label
 from disco.profiles import LinearFit
 from disco.replay.pairs.pair_rounds import Asked, PairRounds
 from disco.replay.simulator.paced_flow import KnownPackets
@@ -34,13 +36,14 @@ class Answers:
     """
 
     # Read only after the constructor.
-    __slots__ = ("columns", "max_tokens", "pieces", "prompt_tokens", "prose")
+    __slots__ = ("classes", "columns", "max_tokens", "pieces", "prompt_tokens", "prose")
 
     def __init__(self, workload: StationWorkload, stations: Sequence[Station]) -> None:
         """Take the columns of a workload; `stations` are those that the workload was resolved for, in its order."""
         # Lists: reading a float from a list costs a tenth of reading it from an array.
         self.prompt_tokens: list[int] = workload.prompt_tokens.tolist()
         self.max_tokens = workload.max_tokens
+        self.classes = workload.classes
         self.prose = prose(int(workload.answer_tokens.max()))
         self.pieces = _pieces(len(self.prose))
         self.columns = {
@@ -78,7 +81,9 @@ class _Columns:
         "fault",
         "faulty",
         "gaps",
+        "label_scores",
         "line",
+        "logp",
         "pair",
         "tpot_s",
         "trying",
@@ -93,6 +98,8 @@ class _Columns:
         self.faulty: list[bool] = workload.faulty[:, column].tolist()
         self.cached_tokens: list[int] | None = None if cached is None else cached[:, column].tolist()
         self.gaps = workload.gaps.get(station.name)
+        self.logp = workload.logp.get(station.name)
+        self.label_scores = workload.label_scores.get(station.name)
         self.again = workload.again[column]
         self.fault = station.fault
         self.pair = pair = station.pair
@@ -118,6 +125,11 @@ class AnswerScripts:
         """See `virtual_driver.Scripts`."""
         line = self._answers.columns[endpoint].line
         return 0.0 if line is None else line.k_s_per_token * tokens
+
+    def logp(self, endpoint: str, begin: int, end: int) -> tuple[float, ...] | None:
+        """See `virtual_driver.Scripts`."""
+        known = self._answers.columns[endpoint].logp
+        return None if known is None else tuple(known[self._row][begin:end])
 
     def script(self, start: StartAttempt, *, kept: int | None) -> tuple[Iterator[Scripted], int, int]:
         """See `virtual_driver.Scripts`."""
@@ -202,6 +214,13 @@ class AnswerScripts:
         drafts = pair.min_gain is None or station.trying.tries(estimates, pair.windows()())
         return PairRounds(pair, asked, estimates, rng, drafts=drafts and start.drafts != 0)
 
+    def _chosen(self, station: _Columns, start: StartAttempt, tokens: int) -> list[list[Delta]]:
+        """Return the packet of an answer that is one of the classes; with the scores of all of them if asked for."""
+        assert station.label_scores is not None
+        scores = tuple(station.label_scores[self._row])
+        text = self._answers.classes[best_label(scores)]
+        return [[Delta(text, tokens, label_scores=scores if "label_scores" in start.wants else None)]]
+
     def _events(
         self,
         station: _Columns,
@@ -214,8 +233,15 @@ class AnswerScripts:
     ) -> Iterator[Scripted]:
         answers, prefix = self._answers, start.prefix
         total, limit = self._length(station, start)
-        packets: tuple[list[Delta], ...] = answers.prose[prefix.tokens : total]
+        packets: Sequence[list[Delta]] = answers.prose[prefix.tokens : total]
         generated = len(packets)
+        is_scored = True
+        if answers.classes and not prefix:
+            packets = self._chosen(station, start, total)
+        elif "logp" in start.wants and station.logp is not None:
+            packets = _with_logp(packets, station.logp[self._row][prefix.tokens :])
+        else:
+            is_scored = False
         if prefix.withheld and packets:
             swallowed = answers.swallowed_tokens(prefix)
             generated += swallowed
@@ -226,12 +252,21 @@ class AnswerScripts:
             return Ended(reason, Usage(prompt_tokens, generated, cached_tokens))
 
         if fault is None:
-            if answers.pieces is not None:
+            if answers.pieces is not None and not is_scored:
                 return KnownPackets(at, gaps, packets, answers.pieces, prefix.tokens, ended)
             # The same as `play`, in one step.
             times = list(islice(accumulate(chain((at,), gaps)), max(len(packets), 1)))
             return chain(zip(times, packets, strict=False), ((times[-1], ended()),))
         return _with_fault(packets, at, gaps, fault, start.endpoint, ended())
+
+
+def _with_logp(packets: Sequence[list[Delta]], logp: Sequence[float]) -> list[list[Delta]]:
+    """Return packets of one token each with the log probabilities that are known of their tokens."""
+    known = [(value,) for value in logp[: len(packets)]]
+    return [
+        *([replace(packet[0], logp=one)] for packet, one in zip(packets, known, strict=False)),
+        *packets[len(known) :],
+    ]
 
 
 def _with_fault(

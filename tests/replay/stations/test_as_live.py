@@ -1,0 +1,127 @@
+"""A preset that is replayed gives the records that the same answers give live, with the same draws."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lived import LONGEST, Asked, Side, both, differences
+
+from disco.dispatch import Preset
+from disco.errors import ConfigurationError
+from disco.judging import HistoryKey, StoredHistory
+from disco.replay.stations import AsLive, KnownTimes, resolve_stations, simulate_stations
+from disco.replay.workload.trace import Trace
+
+PACES = st.sampled_from([6.0, 12.0, 25.0, "off"])
+
+
+def asked(sides, draw, *, most: int = 6) -> list[Asked]:
+    count = draw(st.integers(1, most))
+    gaps = draw(st.lists(st.sampled_from([0.0, 0.3, 2.0, 30.0]), min_size=count, max_size=count))
+    lengths = st.integers(1, LONGEST)
+    found, at = [], 0.0
+    for gap in gaps:
+        at += gap
+        found.append(Asked(at, draw(st.integers(4, 300)), {side.name: draw(lengths) for side in sides}))
+    return found
+
+
+class Given:
+    """A store of histories, the same for every model."""
+
+    def __init__(self, scores, names) -> None:
+        self.scores, self.names = tuple(scores), names
+
+    def load(self):
+        kinds = ("sum", "weakest", "lowest_mean", "mean")
+        return {
+            HistoryKey("default", f"{name}/", kind): StoredHistory(self.scores, len(self.scores))
+            for name in self.names
+            for kind in kinds
+        }
+
+    def save(self, histories):
+        raise AssertionError("a replay saves no history")
+
+
+CASCADE = (
+    Side("device", 0, prefill_tps=200.0, ttft_s=0.2013, decode_tps=30.7, mean_logp=-0.5),
+    Side("middle", 1, ttft_s=0.4037, decode_tps=61.3, usd_per_token=1e-6, mean_logp=-0.3),
+    Side("best", 2, ttft_s=0.8171, decode_tps=45.9, usd_per_token=8e-6),
+)
+
+
+@settings(max_examples=60)
+@given(
+    st.data(),
+    st.fixed_dictionaries(
+        {
+            "beta": st.sampled_from([0.1, 0.5, 0.8]),
+            "rule": st.sampled_from(["exact", "paper"]),
+            "confidence": st.sampled_from(["auto", "mean", "sum", "weakest"]),
+            "stream": st.sampled_from(["guard", "whole", "revise"]),
+            "guard_tokens": st.sampled_from([1, 4, 16]),
+            "early_exit": st.booleans(),
+        }
+    ),
+    st.sampled_from([{}, {"aim": "money", "usd_per_answer": 2e-4}]),
+    st.sampled_from([{}, {"server_tokens": 600, "window_s": 60.0}, {"usd": 1e-3, "per": "hour"}]),
+    PACES,
+    st.lists(st.floats(0.01, 1.0), max_size=40),
+)
+def test_a_cascade_rises_as_live(data, cascade, aim, limits, pace, scores):
+    sides = CASCADE[: data.draw(st.integers(1, 3))]
+    preset = Preset(
+        name="rises",
+        dispatch={"policy": "cascade"},
+        cascade={**cascade, **aim},
+        limits=limits,
+        migration={"enabled": False},
+        playback={"pace_tps": pace},
+    )
+    histories = Given(scores, [side.name for side in sides])
+    limit = data.draw(st.sampled_from([None, 20]))
+    lived, replayed = both(preset, sides, asked(sides, data.draw), max_tokens=limit, histories=histories)
+    assert not differences(lived, replayed)
+
+
+def test_a_class_is_chosen_and_judged_by_its_scores():
+    """The device is unsure of every second text; the server's class replaces those."""
+    classes, n = ("spam", "ham"), 40
+    rng = np.random.default_rng(0)
+    sure = [(-0.05, -3.0) if i % 2 else (-0.69, -0.70) for i in range(n)]
+    device_scores = [tuple(v - 0.01 * rng.random() for v in row) for row in sure]
+    stations = [side.station for side in CASCADE[::2]]
+    known = {
+        "device": KnownTimes(label_scores=device_scores),
+        "best": KnownTimes(label_scores=[(-4.0, -0.02)] * n),
+    }
+    trace = Trace.of(arrival_s=range(0, 10 * n, 10), prompt_tokens=[50] * n, output_tokens=[1] * n)
+    workload = resolve_stations(trace, stations, seed=0, known=known, classes=classes, tasks=["triage"] * n)
+    records = {}
+    preset = Preset(dispatch={"policy": "cascade"}, cascade={"beta": 0.5})
+    simulate_stations(workload, stations, AsLive(preset), on_record=records.__setitem__)
+    judged = [records[row].judgements[0] for row in range(n)]
+    assert {(one.task, one.kind) for one in judged} == {("triage", "class")}
+    rose = [records[row].segments[-1].endpoint == "best" for row in range(n)]
+    assert rose == [one.outcome == "handed_up" for one in judged]
+    assert sum(rose[::2]) > sum(rose[1::2])
+    assert 0.35 <= sum(rose) / n <= 0.65
+
+
+def test_what_a_judge_reads_must_belong_to_the_requests():
+    stations = [side.station for side in CASCADE[:2]]
+    trace = Trace.of(arrival_s=[0, 1], prompt_tokens=[9, 9], output_tokens=[3, 3])
+    for known, more, message in (
+        ({"device": KnownTimes(logp=[(-0.5,)])}, {}, r"logp of 'device' has 1 entries for 2 requests"),
+        ({"device": KnownTimes(logp=[(0.5,), ()])}, {}, r"logp of 'device' holds .* above 0"),
+        ({}, {"classes": ("spam", "ham")}, r"label_scores of 'device' must have"),
+        ({}, {"tasks": ("triage",)}, r"tasks has 1 entries for 2 requests"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            resolve_stations(trace, stations, seed=0, known=known, **more)
+    preset = {"dispatch": {"policy": "cascade"}, "cascade": {"aim": "bytes", "bytes_per_answer": 1e4}}
+    with pytest.raises(ConfigurationError, match="knows no bytes"):
+        AsLive(Preset(**preset))
