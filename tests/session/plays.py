@@ -138,6 +138,9 @@ class ProfileScripts:
         known = profile.mean_logp is not None
         return log_probabilities(profile, self.request, begin, end - begin) if known else None
 
+    def read_tokens(self, endpoint: str, tokens: int, cached_tokens: int, worked_s: float) -> int:
+        return tokens
+
     def script(self, start: StartAttempt, *, kept: int | None) -> tuple[Iterator[Scripted], int, int]:
         prompt = self.prompt_tokens + start.prefix.tokens
         request = self.request if start.max_tokens is None else self.request.limited(start.max_tokens)

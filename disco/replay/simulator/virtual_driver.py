@@ -62,6 +62,10 @@ class Scripts(Protocol):
         """Return the log probabilities that the endpoint's model gives to these tokens of the answer; None: unknown."""
         ...
 
+    def read_tokens(self, endpoint: str, tokens: int, cached_tokens: int, worked_s: float) -> int:
+        """Return for how many of the tokens that it is to read an attempt is charged, if it stops before it writes."""
+        ...
+
 
 Entry = tuple[float, int, int, "Player", Playing | None, Any]  # (at, rank, tie-break, player, attempt, event)
 

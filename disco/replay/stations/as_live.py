@@ -102,13 +102,6 @@ class LiveAnswers:
             return None
         return Pace(float(playback.pace_tps), playback.max_hold_s or 1e-3, playback.release)
 
-    @property
-    def is_kept_apart(self) -> bool:
-        """Whether no answer changes what becomes of a later one."""
-        preset = self.preset
-        judges = preset.dispatch.policy == CASCADE or preset.assist.beta != "off"
-        return not (judges or preset.limits.budgets)
-
     def session(
         self,
         row: int,

@@ -11,7 +11,7 @@ from random import Random
 
 import numpy as np
 
-from disco.endpoints.simulation.simulated_script import Fault, Scripted, play, prose
+from disco.endpoints.simulation.simulated_script import Fault, Scripted, play, prose, reading
 from disco.events import Delta, Ended, Usage
 from disco.judging import best_label
 from disco.profiles import LinearFit
@@ -36,10 +36,20 @@ class Answers:
     """
 
     # Read only after the constructor.
-    __slots__ = ("classes", "columns", "max_tokens", "pieces", "prompt_tokens", "prose")
+    __slots__ = ("classes", "columns", "max_tokens", "pieces", "prompt_tokens", "prose", "reads_as_live")
 
-    def __init__(self, workload: StationWorkload, stations: Sequence[Station]) -> None:
-        """Take the columns of a workload; `stations` are those that the workload was resolved for, in its order."""
+    def __init__(
+        self, workload: StationWorkload, stations: Sequence[Station], *, reads_as_live: bool = False
+    ) -> None:
+        """Take the columns of a workload.
+
+        Args:
+            workload: resolved for these stations.
+            stations: in the workload's order.
+            reads_as_live: a station with a line reports its reading where that is asked for, is charged only for what
+                it has read, and reads the last token of what it kept again.
+        """
+        self.reads_as_live = reads_as_live
         # Lists: reading a float from a list costs a tenth of reading it from an array.
         self.prompt_tokens: list[int] = workload.prompt_tokens.tolist()
         self.max_tokens = workload.max_tokens
@@ -131,6 +141,14 @@ class AnswerScripts:
         known = self._answers.columns[endpoint].logp
         return None if known is None else tuple(known[self._row][begin:end])
 
+    def read_tokens(self, endpoint: str, tokens: int, cached_tokens: int, worked_s: float) -> int:
+        """See `virtual_driver.Scripts`."""
+        line = self._answers.columns[endpoint].line
+        if line is None or not self._answers.reads_as_live or line.k_s_per_token <= 0.0:
+            return tokens
+        done = (worked_s - line.c_s) / line.k_s_per_token
+        return min(tokens, cached_tokens + int(min(max(done, 0.0), tokens)))
+
     def script(self, start: StartAttempt, *, kept: int | None) -> tuple[Iterator[Scripted], int, int]:
         """See `virtual_driver.Scripts`."""
         answers, row, prefix, name = self._answers, self._row, start.prefix, start.endpoint
@@ -144,6 +162,8 @@ class AnswerScripts:
             if station.line is not None:
                 if kept is not None:
                     cached_tokens = answers.prompt_tokens[row] + min(kept, prefix.tokens)
+                    if answers.reads_as_live:
+                        cached_tokens = min(cached_tokens, prompt_tokens - 1)
                 ttft_s = station.line.ttft_s(prompt_tokens - cached_tokens)
             else:
                 assert station.drawn is not None
@@ -163,6 +183,15 @@ class AnswerScripts:
         if station.gaps is not None:
             gaps = chain(station.gaps.of(row)[prefix.tokens :].tolist(), gaps)
         script = self._events(station, start, ttft_s, gaps, fault, prompt_tokens, cached_tokens)
+        line = station.line
+        if (
+            answers.reads_as_live
+            and "progress" in start.wants
+            and line is not None
+            and line.k_s_per_token > 0
+        ):
+            tps = 1.0 / line.k_s_per_token
+            script = chain(reading(ttft_s, cached_tokens, prompt_tokens, tps), script)
         return script, prompt_tokens, cached_tokens
 
     def _later(self, station: _Columns) -> np.random.Generator:

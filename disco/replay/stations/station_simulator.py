@@ -104,7 +104,8 @@ def simulate_stations(
 ) -> StationOutcome:
     """Run a workload on stations, token by token.
 
-    If no station queues, unloads its model or fails, requests do not affect each other, and each runs by itself.
+    If no station queues, unloads its model or fails, requests do not affect each other, and each runs by itself, but
+    for `AsLive`.
     Otherwise all requests run on one clock in order of arrival and meet at the stations' queues. A station that unloads
     its model has it not loaded at first. A station that keeps failing is left alone as in a live client.
 
@@ -200,7 +201,7 @@ class _Replay:
             self.budget = planner if isinstance(planner, HoldsBudget) else None
         self.policy = policy
         self.setting = setting
-        self.answers = Answers(workload, self.stations)
+        self.answers = Answers(workload, self.stations, reads_as_live=self.live is not None)
         self.warm = tuple(station.candidate() for station in self.stations)
         self.cold = tuple(station.candidate(cold=True) for station in self.stations)
         self.by_name = {candidate.name: candidate for candidate in self.warm}
@@ -230,8 +231,8 @@ class _Replay:
     ) -> StationOutcome:
         """Play all requests and return their outcome."""
         n = len(self.workload)
-        apart = not self.devices and self.health is None and self.setting is None
-        apart = apart and (self.live is None or self.live.is_kept_apart)
+        # What a client keeps from one answer to the next depends on which of them overlap.
+        apart = not self.devices and self.health is None and self.setting is None and self.live is None
         ended = self._one_by_one() if apart else self._together()
         for done, (row, session) in enumerate(ended, 1):
             if session is None:
