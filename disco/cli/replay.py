@@ -46,6 +46,7 @@ DAY = "day"
 DRIFT = "drift"
 SYNTHETIC, FILE, CHUNKS = "synthetic", "file", "chunks"
 VERDICTS = "verdicts"
+PRESETS = "presets"
 PAPERS = (DISCO, RECSERVE, PD, DSD, HAT)
 OLD_NAMES = {"paper": DISCO}  # accepted until the next version
 KINDS = {
@@ -60,6 +61,7 @@ KINDS = {
     DAY: "a laptop's day (`day`)",
     DRIFT: "the comparison of planners under drift (`drift`)",
     VERDICTS: "the verdicts of recorded routes (--verdicts)",
+    PRESETS: "recorded routes under whole presets (--preset)",
 }
 # The kinds of replay that each option applies to. Options not listed apply to all.
 APPLIES = {
@@ -69,14 +71,18 @@ APPLIES = {
     "quick": (*PAPERS, DAY, DRIFT),
     "trace_file": (DRIFT,),
     "lengths": (SYNTHETIC, DISCO, DAY),
-    **dict.fromkeys(("device", "server", "price", "max_tokens", "seeds"), (FILE, CHUNKS, SYNTHETIC, DAY)),
+    **dict.fromkeys(("device", "server", "price"), (FILE, CHUNKS, SYNTHETIC, DAY)),
+    **dict.fromkeys(("max_tokens", "seeds"), (FILE, CHUNKS, SYNTHETIC, DAY, PRESETS)),
     **dict.fromkeys(("policy", "tail", "exchange_rate"), (FILE, CHUNKS, SYNTHETIC)),
     "budget": (FILE, CHUNKS, SYNTHETIC, DRIFT),
-    **dict.fromkeys(("events", "migrate", "pair"), (FILE, SYNTHETIC)),
+    **dict.fromkeys(("events", "migrate"), (FILE, SYNTHETIC)),
+    "pair": (FILE, SYNTHETIC, PRESETS),
+    "preset": (PRESETS,),
     "chunk_rows": (FILE, CHUNKS),
     "html": (FILE, CHUNKS, SYNTHETIC, *PAPERS),
     **dict.fromkeys(("jobs", "scheduler"), (FILE, CHUNKS, SYNTHETIC, *PAPERS, DRIFT)),
-    **dict.fromkeys(("verdicts", "beta", "histories"), (VERDICTS,)),
+    **dict.fromkeys(("verdicts", "beta"), (VERDICTS,)),
+    "histories": (VERDICTS, PRESETS),
 }
 ONLY_WITH_EVENTS = ("pace", "release", "device_slots", "idle_unload")
 NO_SETTINGS = frozenset((RECORDED, ORACLE, "random"))  # nobody changes to one of these
@@ -122,6 +128,10 @@ def run_replay(screen: Screen, arguments: argparse.Namespace) -> int:
         from disco.cli.replay_verdicts import replay_recorded_verdicts  # noqa: PLC0415 - rarely needed
 
         return replay_recorded_verdicts(screen, arguments)
+    if arguments.preset:
+        from disco.cli.replay_presets import replay_presets  # noqa: PLC0415 - rarely needed
+
+        return replay_presets(screen, arguments)
     run = _replay if arguments.chunk_rows is None else _replay_in_chunks
     report, advised = run(screen, arguments)
     for note in report.notes:
@@ -350,6 +360,8 @@ def _kind(arguments: argparse.Namespace) -> str:
         return str(arguments.trace)
     if arguments.verdicts:
         return VERDICTS
+    if arguments.preset:
+        return PRESETS
     return FILE if arguments.chunk_rows is None else CHUNKS
 
 

@@ -65,6 +65,13 @@ def add_replay(commands: Commands) -> argparse.ArgumentParser:
         "oracle)",
     )
     what.add_argument(
+        "--preset",
+        action="append",
+        metavar="P",
+        help="of recorded routes: follow a whole preset, shipped or a file, as a live client does; may be "
+        "given several times",
+    )
+    what.add_argument(
         "--budget",
         metavar="B",
         help="share of prompt tokens that the more expensive side may process: 0.5, 0.1,0.3 or 0:1:0.1 "
@@ -157,7 +164,7 @@ def add_replay(commands: Commands) -> argparse.ArgumentParser:
     verdicts.add_argument(
         "--histories",
         metavar="FILE",
-        help="the histories of scores as they were before the recording (default: empty ones)",
+        help="the histories of scores as they were before the recording, also for --preset (default: empty ones)",
     )
     output = parser.add_argument_group("output")
     output.add_argument(

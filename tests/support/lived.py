@@ -28,12 +28,14 @@ from disco.request import Request, Timeouts
 from disco.session.machine import Session
 from disco.session.records.billing import settle_accounts
 from disco.session.records.record_writer import make_record
+from disco.session.records.route_record import RouteRecord
 
 # A token of the simulated text that begins with a line break may be cut in two, and then counts as two.
 LONGEST = next(number for number, packet in enumerate(prose(400)) if "\n" in packet[0].text)
-# What an endpoint reports of the text at a seam: a replay has the times and the tokens only.
-UNTOLD = frozenset(("seam", "sent_chars", "written_chars"))
+# What an endpoint reports of the text at a seam, and the date: a replay has neither.
+UNTOLD = frozenset(("seam", "sent_chars", "written_chars", "created_s"))
 FRAME_S = 0.017  # text leaves by frames of a screen: a rounding error may put it into the next one
+BEGAN_S = 1.7e9  # Unix time of the first second
 NO_CLOCKS = Timeouts(connect_s=None, first_content_s=None, gap_s=None, total_s=None)
 
 
@@ -116,10 +118,9 @@ def workload_of(sides: Sequence[Side], asked: Sequence[Asked], max_tokens: int |
     return resolve_stations(trace, stations, seed=0, max_tokens=max_tokens, known=known)
 
 
-def record_of(session: Session, preset: Preset) -> dict[str, Any]:
-    rate = preset.cost.exchange_rate
-    record = make_record(session, settle_accounts(session), preset=preset.name, exchange_rate=rate)
-    return record.to_dict(timelines=True)
+def record_of(session: Session, preset: Preset, created_s: float | None = None) -> RouteRecord:
+    rate, ledger = preset.cost.exchange_rate, settle_accounts(session)
+    return make_record(session, ledger, preset=preset.name, exchange_rate=rate, created_s=created_s)
 
 
 async def _live(
@@ -128,12 +129,12 @@ async def _live(
     workload: StationWorkload,
     as_live: AsLive,
     endpoints: Mapping[str, Any],
-) -> list[dict[str, Any] | None]:
+) -> list[RouteRecord | None]:
     stations = [side.station for side in sides]
     stations = [replace(s, **endpoints.get(s.name, {}).get("station", {})) for s in stations]
     answers = LiveAnswers.of(as_live, workload, stations, answer_lengths(workload))
     candidates = tuple(station.candidate() for station in stations)
-    records: list[dict[str, Any] | None] = [None] * len(asked)
+    records: list[RouteRecord | None] = [None] * len(asked)
     begin = anyio.current_time()
 
     async def answer(row: int, one: Asked) -> None:
@@ -150,7 +151,7 @@ async def _live(
 
         def done(closed: Session) -> None:
             answers.answered(closed, settle_accounts(closed), anyio.current_time())
-            records[row] = record_of(closed, as_live.preset)
+            records[row] = record_of(closed, as_live.preset, BEGAN_S + one.arrival_s)
 
         await LiveSession(session, made, request_of(row, one, workload.max_tokens), on_done=done).run()
 
@@ -158,6 +159,22 @@ async def _live(
         for row, one in enumerate(asked):
             group.start_soon(answer, row, one)
     return records
+
+
+def live(
+    preset: Preset,
+    sides: Sequence[Side],
+    asked: Sequence[Asked],
+    *,
+    max_tokens: int | None = None,
+    histories: HistoryStore | None = None,
+    endpoints: Mapping[str, Any] | None = None,
+) -> list[RouteRecord | None]:
+    """The records of these answers as lived; None where nothing may serve the request."""
+    workload = workload_of(sides, asked, max_tokens)
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    run = partial(_live, sides, asked, workload, AsLive(preset, histories), endpoints or {})
+    return anyio.run(run, backend="trio", backend_options={"clock": clock})
 
 
 def both(
@@ -171,14 +188,13 @@ def both(
     endpoints: Mapping[str, Any] | None = None,
 ) -> tuple[list[dict[str, Any] | None], list[dict[str, Any] | None]]:
     """The records of these answers as lived, and as replayed."""
+    made = live(preset, sides, asked, max_tokens=max_tokens, histories=histories, endpoints=endpoints)
+    lived = [None if one is None else one.to_dict(timelines=True) for one in made]
     workload = workload_of(sides, asked, max_tokens)
     as_live = AsLive(preset, histories)
-    clock = trio.testing.MockClock(autojump_threshold=0)
-    live = partial(_live, sides, asked, workload, as_live, endpoints or {})
-    lived = anyio.run(live, backend="trio", backend_options={"clock": clock})
     replayed: list[dict[str, Any] | None] = [None] * len(asked)
 
-    def note(row: int, record: Any) -> None:
+    def note(row: int, record: RouteRecord) -> None:
         replayed[row] = record.to_dict(timelines=True)
 
     simulate_stations(

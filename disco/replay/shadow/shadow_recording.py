@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,9 @@ from disco.replay.formats.columns.row_problems import SkipLog, Skipped
 from disco.session.records.record_lines import lines_of, record_row
 from disco.session.records.shadow_record import ABILITIES, PlanRecord
 
-__all__ = ["Seen", "ShadowRecording", "ShadowedAnswer", "read_shadowed"]
+__all__ = ["FIRST", "Seen", "ShadowRecording", "ShadowedAnswer", "candidate_of", "read_shadowed", "seen_in"]
 
-_FIRST = frozenset(("starter", "hedge", "takeover"))  # roles of attempts that may have begun the answer
+FIRST = frozenset(("starter", "hedge", "takeover"))  # roles of attempts that may have begun the answer
 _FEWEST_TOKENS = 8  # a rate from fewer tokens is not reliable
 
 
@@ -118,7 +118,7 @@ def read_shadowed(path: Path) -> ShadowRecording:
     for line in lines_of(path):
         try:
             row = record_row(line.text)
-            shows = _seen(row)
+            shows = seen_in(row, FIRST)
             found = _answer(row, shows)
         except ConfigurationError as error:
             found = str(error)
@@ -163,7 +163,7 @@ def _answer(row: Mapping[str, Any], seen: Mapping[str, Seen]) -> ShadowedAnswer 
         one["prompt_tokens"] for one in row["attempts"] if one["kept_tokens"] and not one["prefix_chars"]
     ]
     started = frozenset(
-        one["endpoint"] for one in row["attempts"] if one["role"] in _FIRST and not one["prefix_chars"]
+        one["endpoint"] for one in row["attempts"] if one["role"] in FIRST and not one["prefix_chars"]
     )
     return ShadowedAnswer(
         preset=str(row["preset"]),
@@ -175,7 +175,7 @@ def _answer(row: Mapping[str, Any], seen: Mapping[str, Seen]) -> ShadowedAnswer 
         real=PlanRecord.from_dict(shadow["real"]),
         plan=PlanRecord.from_dict(shadow["plan"]),
         rates={e["name"]: Rates(e["cost_in"], e["cost_out"], e["cached_share"]) for e in row["endpoints"]},
-        candidates={e["name"]: _candidate(e) for e in shadow["endpoints"]},
+        candidates={e["name"]: candidate_of(e) for e in shadow["endpoints"]},
         unconfirmed=frozenset(e["name"] for e in shadow["endpoints"] if not e["known"]),
         seen=seen,
         ttft_s=float(ttft_s),
@@ -192,7 +192,8 @@ def _answer(row: Mapping[str, Any], seen: Mapping[str, Seen]) -> ShadowedAnswer 
     )
 
 
-def _candidate(row: Mapping[str, Any]) -> Candidate:
+def candidate_of(row: Mapping[str, Any]) -> Candidate:
+    """Return an endpoint as shadow mode recorded it."""
     able: dict[str, Any] = {name: name in row["abilities"] for name in ABILITIES}
     return Candidate(
         name=row["name"],
@@ -215,12 +216,18 @@ def _candidate(row: Mapping[str, Any]) -> Candidate:
     )
 
 
-def _seen(row: Mapping[str, Any]) -> dict[str, Seen]:
-    """Return what an answer shows of the endpoints that were asked from its beginning."""
+def seen_in(row: Mapping[str, Any], roles: Collection[str], *, continued: bool = False) -> dict[str, Seen]:
+    """Return what an answer shows of the endpoints that were asked in these roles.
+
+    Args:
+        row: the record.
+        roles: of the attempts.
+        continued: also those that went on with an answer; else only those that were asked from its beginning.
+    """
     found: dict[str, Seen] = {}
     for one in row["attempts"]:
         name = one["endpoint"]
-        if one["role"] not in _FIRST or one["prefix_chars"] or name in found:
+        if one["role"] not in roles or (one["prefix_chars"] and not continued) or name in found:
             continue
         started_s, first_s, ended_s = one["started_s"], one["first_content_s"], one["ended_s"]
         until_s = None if ended_s is None else max(0.0, ended_s - started_s)

@@ -168,7 +168,7 @@ def _scripts(
         columns["ttft_s"].append(
             np.array(
                 [
-                    known.ttft_s(a, name, q) if has else 0.0
+                    known.ttft_s(a.seen.get(name, Seen()), a.billed_tokens, q) if has else 0.0
                     for a, q, has in zip(answers, levels.tolist(), here, strict=True)
                 ]
             )
@@ -176,7 +176,9 @@ def _scripts(
         columns["tpot_s"].append(
             np.array(
                 [
-                    known.tpot_s(a, name, q) if has else 0.0
+                    known.tpot_s(a.seen.get(name, Seen()), 1.0 / a.candidates[name].decode_tps, q)
+                    if has
+                    else 0.0
                     for a, q, has in zip(answers, paces.tolist(), here, strict=True)
                 ]
             )

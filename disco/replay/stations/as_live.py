@@ -114,15 +114,16 @@ class LiveAnswers:
         preset, workload, pace = self.preset, self.workload, self.pace
         pace_tps = None if pace is None else pace.tps
         prompt_tokens, classes = int(workload.prompt_tokens[row]), workload.classes
+        max_tokens = workload.limit_of(row)
         features = Features(
             prompt_tokens=prompt_tokens,
-            max_tokens=workload.max_tokens,
+            max_tokens=max_tokens,
             divided_at_tps=pace_tps,
             class_tokens=int(workload.answer_tokens[row].max()) if classes else None,
         )
         by_name = {c.name: c for c in candidates}
         resting, probing = ({}, ()) if watch is None else watch.look(at)
-        reservation = self._reservation(candidates, prompt_tokens)
+        reservation = self._reservation(candidates, prompt_tokens, max_tokens)
         try:
             plan = self.dispatcher.plan(features, candidates, {}, resting=resting, probing=probing)
         except NoEndpointError:
@@ -141,7 +142,7 @@ class LiveAnswers:
             watch.claim(plan, at)
         config = SessionConfig(
             prompt_tokens=prompt_tokens,
-            max_tokens=workload.max_tokens,
+            max_tokens=max_tokens,
             may_continue=not classes,
             may_be_empty=True,  # if the trace says so, at every endpoint
             pace_tps=pace_tps,
@@ -168,7 +169,9 @@ class LiveAnswers:
         self.judging.answered(session.plan, self.preset, (), ledger.totals().bill_usd)
         self.dispatcher.settle(session.plan.spend, {state.candidate.place for state in session.attempts})
 
-    def _reservation(self, candidates: Sequence[Candidate], prompt_tokens: int) -> BudgetReservation | None:
+    def _reservation(
+        self, candidates: Sequence[Candidate], prompt_tokens: int, max_tokens: int | None
+    ) -> BudgetReservation | None:
         limits = self.preset.limits
         if not limits.budgets:
             return None
@@ -177,7 +180,7 @@ class LiveAnswers:
             limits.budgets,
             {c.name: c.payers for c in candidates},
             prompt_tokens,
-            max_tokens=self.workload.max_tokens,
+            max_tokens=max_tokens,
             unreported=limits.unreported,
             offset_s=self.epoch_s,
         )

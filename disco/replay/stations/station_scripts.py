@@ -36,7 +36,7 @@ class Answers:
     """
 
     # Read only after the constructor.
-    __slots__ = ("classes", "columns", "max_tokens", "pieces", "prompt_tokens", "prose", "reads_as_live")
+    __slots__ = ("classes", "columns", "limit_of", "pieces", "prompt_tokens", "prose", "reads_as_live")
 
     def __init__(
         self, workload: StationWorkload, stations: Sequence[Station], *, reads_as_live: bool = False
@@ -52,7 +52,7 @@ class Answers:
         self.reads_as_live = reads_as_live
         # Lists: reading a float from a list costs a tenth of reading it from an array.
         self.prompt_tokens: list[int] = workload.prompt_tokens.tolist()
-        self.max_tokens = workload.max_tokens
+        self.limit_of = workload.limit_of
         self.classes = workload.classes
         self.prose = prose(int(workload.answer_tokens.max()))
         self.pieces = _pieces(len(self.prose))
@@ -202,7 +202,7 @@ class AnswerScripts:
 
     def _length(self, station: _Columns, start: StartAttempt) -> tuple[int, int | None]:
         """Return how long the station's answer is, and the limit that it is told."""
-        limit = self._answers.max_tokens if start.max_tokens is None else start.max_tokens
+        limit = self._answers.limit_of(self._row) if start.max_tokens is None else start.max_tokens
         if start.cap is not None:
             limit = start.cap if limit is None else min(limit, start.cap)
         total = station.answer_tokens[self._row]

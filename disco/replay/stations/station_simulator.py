@@ -319,7 +319,7 @@ class _Replay:
             return self.live.session(row, candidates, watch, self.timeouts, at)
         assert self.planner is not None
         prompt_tokens = self.answers.prompt_tokens[row]
-        max_tokens = self.workload.max_tokens
+        max_tokens = self.workload.limit_of(row)
         features = Features(prompt_tokens=prompt_tokens, max_tokens=max_tokens)
         resting, probing = ({}, ()) if watch is None else watch.look(at)
         try:

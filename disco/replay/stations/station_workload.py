@@ -66,6 +66,7 @@ class StationWorkload:
         again: by station, the seed of draws after first attempts (a migration's target, a second try); stations with
             the same seed share one stream per request.
         max_tokens: limit of every answer; None: no limit.
+        limits: by request, the limit of its answer; empty: `max_tokens` is.
         gaps: times between tokens by station name, where they are known.
         cached_tokens: tokens of the prompt that a station need not read at its first attempt; shape (n, k); None: none.
         logp: log probabilities by station name, where they are known; see `KnownTimes`.
@@ -89,6 +90,7 @@ class StationWorkload:
     classes: tuple[str, ...] = ()
     label_scores: Mapping[str, Sequence[Sequence[float]]] = field(default_factory=dict)
     tasks: Sequence[str] = ()
+    limits: Sequence[int | None] = ()
 
     def __len__(self) -> int:
         return int(self.arrival_s.size)
@@ -96,6 +98,10 @@ class StationWorkload:
     def answers_of(self, column: int) -> Ints:
         """Return the lengths of a station's answers; shape (n,)."""
         return self.answer_tokens if self.answer_tokens.ndim == 1 else self.answer_tokens[:, column]
+
+    def limit_of(self, row: int) -> int | None:
+        """Return the limit of a request's answer; None: it has none."""
+        return self.limits[row] if self.limits else self.max_tokens
 
     def take(self, start: int, stop: int) -> StationWorkload:
         """Return requests `start` to `stop`. Draws after first attempts differ: they depend on the row number."""
@@ -108,6 +114,7 @@ class StationWorkload:
             logp={name: logp[rows] for name, logp in self.logp.items()},
             label_scores={name: scores[rows] for name, scores in self.label_scores.items()},
             tasks=self.tasks[rows],
+            limits=self.limits[rows],
         )
 
     def check(self) -> None:
@@ -143,8 +150,9 @@ class StationWorkload:
         """Check that what a judge reads belongs to these requests and classes."""
         n, by_request = len(self), {f"logp of {name!r}": logp for name, logp in self.logp.items()}
         by_request |= {f"label_scores of {name!r}": scores for name, scores in self.label_scores.items()}
-        for name, values in (*by_request.items(), *([("tasks", self.tasks)] if self.tasks else ())):
-            if len(values) != n:
+        by_request |= {"tasks": self.tasks, "limits": self.limits}
+        for name, values in by_request.items():
+            if len(values) != n and (values or name not in ("tasks", "limits")):
                 raise ConfigurationError(f"{name} has {len(values)} entries for {n} requests")
         for name, logp in self.logp.items():
             if any(not -math.inf < value <= 0.0 for row in logp for value in row):

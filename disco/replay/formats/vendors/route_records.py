@@ -17,7 +17,7 @@ from disco.errors import ConfigurationError
 from disco.replay.formats.format_adapter import Adapter, BadCellError, Row, number, whole
 from disco.session.records.record_lines import record_row
 
-__all__ = ["ROUTES"]
+__all__ = ["ROUTES", "on_mains"]
 
 RESOLUTION_S = 1e-6
 """Records are rounded to microseconds: a loser took longer than the recorded time by at least this."""
@@ -39,7 +39,7 @@ def _row(record: Row) -> Row | None:
         raise BadCellError("created_s", None, "missing value", remedy)
     if record["finish_reason"] is None:
         return None
-    record = _on_mains(record)
+    record = on_mains(record)
     pace, segments, attempts = record["pace"], record["segments"], record["attempts"]
     first = attempts[segments[0]["attempt"]] if segments else None
     charges = record["ledger"]["charges"]
@@ -87,7 +87,7 @@ def _row(record: Row) -> Row | None:
     }
 
 
-def _on_mains(record: Row) -> Row:
+def on_mains(record: Row) -> Row:
     """Return the record with this machine's energy at the preset's exchange rate, whatever the battery was then.
 
     A replay charges all requests at one rate.
