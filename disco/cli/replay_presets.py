@@ -11,13 +11,16 @@ from disco.cli.console import Screen
 from disco.cli.output_files import write
 from disco.dispatch import Preset, load_preset
 from disco.dispatch.policies.policy_registry import CASCADE
-from disco.errors import ConfigurationError
-from disco.judging import FileStore
 from disco.replay.pairs import load_pair
 from disco.replay.report.findings import number
 from disco.replay.stations.as_live import AsLive
 from disco.replay.stations.recorded_stations import Recording, read_recording
-from disco.replay.stations.replayed_presets import PresetFigures, as_it_was, replay_preset
+from disco.replay.stations.replayed_presets import (
+    PresetFigures,
+    as_it_was,
+    kept_histories,
+    replay_preset,
+)
 
 __all__ = ["replay_presets"]
 
@@ -32,11 +35,7 @@ def replay_presets(screen: Screen, arguments: argparse.Namespace) -> int:
     for preset in presets:
         AsLive(preset)  # reports what cannot be replayed before minutes of work
     pair = None if arguments.pair is None else load_pair(Path(arguments.pair))
-    histories = None
-    if arguments.histories is not None:
-        if not Path(arguments.histories).is_file():
-            raise ConfigurationError(f"--histories {arguments.histories}: there is no such file of histories")
-        histories = FileStore(arguments.histories)
+    histories = None if arguments.histories is None else kept_histories(Path(arguments.histories))
     path = Path(arguments.trace)
     with screen.step(f"Reading {path.name}"):
         recording = read_recording(path)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -37,6 +37,10 @@ UNTOLD = frozenset(("seam", "sent_chars", "written_chars", "created_s"))
 FRAME_S = 0.017  # text leaves by frames of a screen: a rounding error may put it into the next one
 BEGAN_S = 1.7e9  # Unix time of the first second
 NO_CLOCKS = Timeouts(connect_s=None, first_content_s=None, gap_s=None, total_s=None)
+
+
+Made = Callable[[StationWorkload, int], Endpoint]
+"""Makes the endpoint of a request, by its number."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,12 @@ def request_of(number: int, asked: Asked, max_tokens: int | None) -> Request:
     return Request([{"role": "user", "content": " ".join(words)}], "m", params)
 
 
-def workload_of(sides: Sequence[Side], asked: Sequence[Asked], max_tokens: int | None) -> StationWorkload:
+def workload_of(
+    sides: Sequence[Side],
+    asked: Sequence[Asked],
+    max_tokens: int | None,
+    stations: Sequence[Station] | None = None,
+) -> StationWorkload:
     known = {}
     for side in sides:
         logp = None
@@ -114,7 +123,7 @@ def workload_of(sides: Sequence[Side], asked: Sequence[Asked], max_tokens: int |
         prompt_tokens=[one.prompt_tokens for one in asked],
         output_tokens=[1] * len(asked),
     )
-    stations = [side.station for side in sides]
+    stations = stations or [side.station for side in sides]
     return resolve_stations(trace, stations, seed=0, max_tokens=max_tokens, known=known)
 
 
@@ -128,10 +137,9 @@ async def _live(
     asked: Sequence[Asked],
     workload: StationWorkload,
     as_live: AsLive,
-    endpoints: Mapping[str, Any],
+    stations: Sequence[Station],
+    endpoints: Mapping[str, Made],
 ) -> list[RouteRecord | None]:
-    stations = [side.station for side in sides]
-    stations = [replace(s, **endpoints.get(s.name, {}).get("station", {})) for s in stations]
     answers = LiveAnswers.of(as_live, workload, stations, answer_lengths(workload))
     candidates = tuple(station.candidate() for station in stations)
     records: list[RouteRecord | None] = [None] * len(asked)
@@ -143,7 +151,7 @@ async def _live(
         if session is None:
             return
         made: dict[str, Endpoint] = {
-            side.name: endpoints[side.name]["endpoint"](row)
+            side.name: endpoints[side.name](workload, row)
             if side.name in endpoints
             else side.endpoint(one.answer_tokens[side.name])
             for side in sides
@@ -168,12 +176,14 @@ def live(
     *,
     max_tokens: int | None = None,
     histories: HistoryStore | None = None,
-    endpoints: Mapping[str, Any] | None = None,
+    stations: Sequence[Station] | None = None,
+    endpoints: Mapping[str, Made] | None = None,
 ) -> list[RouteRecord | None]:
     """The records of these answers as lived; None where nothing may serve the request."""
-    workload = workload_of(sides, asked, max_tokens)
+    stations = stations or [side.station for side in sides]
+    workload = workload_of(sides, asked, max_tokens, stations)
     clock = trio.testing.MockClock(autojump_threshold=0)
-    run = partial(_live, sides, asked, workload, AsLive(preset, histories), endpoints or {})
+    run = partial(_live, sides, asked, workload, AsLive(preset, histories), stations, endpoints or {})
     return anyio.run(run, backend="trio", backend_options={"clock": clock})
 
 
@@ -185,12 +195,21 @@ def both(
     max_tokens: int | None = None,
     histories: HistoryStore | None = None,
     stations: Sequence[Station] | None = None,
-    endpoints: Mapping[str, Any] | None = None,
+    endpoints: Mapping[str, Made] | None = None,
 ) -> tuple[list[dict[str, Any] | None], list[dict[str, Any] | None]]:
     """The records of these answers as lived, and as replayed."""
-    made = live(preset, sides, asked, max_tokens=max_tokens, histories=histories, endpoints=endpoints)
+    made = live(
+        preset,
+        sides,
+        asked,
+        max_tokens=max_tokens,
+        histories=histories,
+        stations=stations,
+        endpoints=endpoints,
+    )
     lived = [None if one is None else one.to_dict(timelines=True) for one in made]
-    workload = workload_of(sides, asked, max_tokens)
+    stations = stations or [side.station for side in sides]
+    workload = workload_of(sides, asked, max_tokens, stations)
     as_live = AsLive(preset, histories)
     replayed: list[dict[str, Any] | None] = [None] * len(asked)
 
@@ -199,7 +218,7 @@ def both(
 
     simulate_stations(
         workload,
-        stations or [side.station for side in sides],
+        stations,
         as_live,
         timeouts=NO_CLOCKS,
         on_record=note,

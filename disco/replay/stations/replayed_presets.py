@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from disco.dispatch.presets import Preset
 from disco.errors import ConfigurationError
-from disco.judging import HistoryStore
+from disco.judging import FileStore, HistoryStore
 from disco.rates import Rates
 from disco.replay.pairs.simulated_pair import Pair
 from disco.replay.stations.as_live import AsLive
@@ -20,7 +21,7 @@ from disco.replay.stations.station import Station
 from disco.replay.stations.station_simulator import simulate_stations
 from disco.session.records.route_record import RouteRecord
 
-__all__ = ["PresetFigures", "as_it_was", "replay_preset", "with_drafts"]
+__all__ = ["PresetFigures", "as_it_was", "kept_histories", "replay_preset", "with_drafts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +152,7 @@ def replay_preset(
             came.bill_usd += record.bill_usd
             came.policy_cost += record.policy_cost
             came.rose += any(one.outcome == "handed_up" for one in record.judgements)
-            came.moved += any(
-                m.outcome == "switched" and m.reason != "confidence" for m in record.migrations
-            )
+            came.moved += any(m.outcome == "switched" and m.reason != "confidence" for m in record.migrations)
             came.late_tokens += record.pace.late_tokens
 
         as_live = AsLive(preset, histories, seed, recording.answers[0].created_s)
@@ -162,6 +161,19 @@ def replay_preset(
         first = {name: int((out.winner == i).sum()) / begun for i, name in enumerate(out.names)}
         found.append(came.figures(preset.name, len(workload), first))
     return found[0] if seeds == 1 else _mean(found)
+
+
+def kept_histories(path: Path) -> HistoryStore:
+    """Return the histories of scores that a client kept in a file, as they are now.
+
+    Raises:
+        ConfigurationError: there is no such file.
+    """
+    if not path.is_file():
+        raise ConfigurationError(
+            f"{path}: there is no such file of histories. Leave it out to begin with none."
+        )
+    return FileStore(path)
 
 
 def with_drafts(stations: Sequence[Station], pair: Pair, preset: Preset) -> tuple[Station, ...]:

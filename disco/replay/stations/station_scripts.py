@@ -27,6 +27,9 @@ from disco.speculate.trying import Trying
 
 __all__ = ["AnswerScripts", "Answers"]
 
+# An answer that is to be judged is written by the server alone, as live: rounds give neither.
+_NOT_IN_ROUNDS = frozenset(("logp", "label_scores"))
+
 
 class Answers:
     """The scripts of all requests of a workload.
@@ -95,6 +98,7 @@ class _Columns:
         "line",
         "logp",
         "pair",
+        "split",
         "tpot_s",
         "trying",
         "ttft_s",
@@ -113,6 +117,7 @@ class _Columns:
         self.again = workload.again[column]
         self.fault = station.fault
         self.pair = pair = station.pair
+        self.split = station.split
         self.estimates = None if pair is None else Estimates(pair.verify)  # shared by all answers, as live
         self.trying = Trying()
         ttft = station.ttft
@@ -164,7 +169,8 @@ class AnswerScripts:
                     cached_tokens = answers.prompt_tokens[row] + min(kept, prefix.tokens)
                     if answers.reads_as_live:
                         cached_tokens = min(cached_tokens, prompt_tokens - 1)
-                ttft_s = station.line.ttft_s(prompt_tokens - cached_tokens)
+                reads = station.line if station.split is None else station.split
+                ttft_s = reads.ttft_s(prompt_tokens - cached_tokens)
             else:
                 assert station.drawn is not None
                 ttft_s = float(station.drawn.sample(self._later(station), 1)[0])
@@ -176,7 +182,7 @@ class AnswerScripts:
         if fault is not None:
             is_faulty = self._later(station).random() < fault.probability if again else station.faulty[row]
             fault = fault if is_faulty else None
-        if station.pair is not None:
+        if station.pair is not None and not start.wants & _NOT_IN_ROUNDS:
             rounds = self._rounds(station, start, ttft_s, fault, prompt_tokens, cached_tokens)
             return rounds, prompt_tokens, cached_tokens
         gaps: Iterator[float] = repeat(station.tpot_s[row])
@@ -241,7 +247,8 @@ class AnswerScripts:
         )
         rng = Random(f"{station.again} {row} {begin}")
         drafts = pair.min_gain is None or station.trying.tries(estimates, pair.windows()())
-        return PairRounds(pair, asked, estimates, rng, drafts=drafts and start.drafts != 0)
+        drafts = drafts and start.drafts != 0 and (station.split is None or station.split.draft_s is not None)
+        return PairRounds(pair, asked, estimates, rng, drafts=drafts)
 
     def _chosen(self, station: _Columns, start: StartAttempt, tokens: int) -> list[list[Delta]]:
         """Return the packet of an answer that is one of the classes; with the scores of all of them if asked for."""

@@ -264,8 +264,10 @@ class _Column:
     seed: int
 
     def ttft_s(self) -> Floats:
-        ttft = self.station.ttft
-        if isinstance(ttft, LinearFit):
+        ttft, split = self.station.ttft, self.station.split
+        if split is not None:
+            drawn = np.array([split.ttft_s(tokens) for tokens in self.trace.prompt_tokens.tolist()])
+        elif isinstance(ttft, LinearFit):
             drawn = np.asarray(ttft.k_s_per_token * self.trace.prompt_tokens + ttft.c_s, dtype=np.float64)
         else:
             drawn = ttft.quantile(self._rng(_TTFT_STREAM).random(len(self.trace)))

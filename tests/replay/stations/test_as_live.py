@@ -9,12 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lived import LONGEST, Asked, Side, both, differences
+from lived_pairs import pair_of
 
-from disco.dispatch import Preset
+from disco.dispatch import Plan, Preset, Start
 from disco.errors import ConfigurationError
 from disco.judging import HistoryKey, StoredHistory
-from disco.replay.stations import AsLive, KnownTimes, resolve_stations, simulate_stations
+from disco.rates import Rates
+from disco.replay.pairs import Pair, Split
+from disco.replay.stations import AsLive, KnownTimes, Station, resolve_stations, simulate_stations
 from disco.replay.workload.trace import Trace
+from disco.speculate.chunks import PassTimes
+from disco.speculate.seen import VerifyCurve
 
 PACES = st.sampled_from([6.0, 12.0, 25.0, "off"])
 
@@ -57,7 +62,7 @@ CASCADE = (
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     st.data(),
     st.fixed_dictionaries(
@@ -98,7 +103,7 @@ ASSIST = (
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     st.data(),
     st.fixed_dictionaries(
@@ -159,3 +164,140 @@ def test_what_a_judge_reads_must_belong_to_the_requests():
     preset = {"dispatch": {"policy": "cascade"}, "cascade": {"aim": "bytes", "bytes_per_answer": 1e4}}
     with pytest.raises(ConfigurationError, match="knows no bytes"):
         AsLive(Preset(**preset))
+
+
+CURVE = VerifyCurve([(1, 0.0291), (2, 0.0313), (5, 0.0432), (9, 0.0611)])
+DRAFTING = Side("device", 0, prefill_tps=201.3, ttft_s=0.0, decode_tps=61.7)
+VERIFIES = Side("served", 1, ttft_s=0.4037, decode_tps=1 / CURVE.s(1), usd_per_token=8e-6)
+
+
+@settings(max_examples=25)
+@given(
+    st.data(),
+    st.sampled_from([0.0, 0.4, 0.8, 1.0]),
+    st.sampled_from([0.0, 0.0107, 0.1]),
+    st.sampled_from(["optimal", "dynamic", 3]),
+    st.sampled_from([None, 0.1]),
+    PACES,
+)
+def test_an_answer_is_drafted_as_live(data, acceptance, round_trip_s, window, min_gain, pace):
+    pair = Pair(
+        1 / DRAFTING.decode_tps,
+        CURVE,
+        acceptance,
+        round_trip_s=round_trip_s,
+        read_tps=201.3,
+        rates=Rates(1e-9, 2e-9),
+        window=window,
+        parallel=1,
+        min_gain=min_gain,
+    )
+    stations = [DRAFTING.station, replace(VERIFIES.station, pair=pair, parks=False, pauses=False)]
+    drafted_alike(data, stations, pace)
+
+
+# The figures of the live split's tests: states of 1,000 bytes on a link of 1 MB/s up and 2 MB/s down, and a layer
+# server for which a pass of 64 rows is quicker than one of 63 (tests/endpoints/split/test_link_meter.py).
+LAYERS = PassTimes([(1, 0.02), (63, 0.9), (64, 0.25), (256, 0.9)], pass_rows=256)
+SPLIT = Split(
+    device_s=PassTimes([(1, 0.0031), (64, 0.0407)]),
+    server_s=LAYERS,
+    up_bps=1e6,
+    down_bps=2e6,
+    rtt_s=0.0503,
+    state_bytes=1000,
+    head_s=0.0017,
+)
+
+
+@settings(max_examples=25)
+@given(
+    st.data(),
+    st.sampled_from([None, 0.0043, 0.031]),
+    st.sampled_from([0.0, 0.6, 1.0]),
+    st.sampled_from(["makespan", "equation3", "all", 16]),
+    st.sampled_from(["last", "all"]),
+    st.sampled_from(["optimal", 4]),
+    st.sampled_from([None, 0.05]),
+    st.sampled_from([0, 1, 2]),
+)
+def test_a_model_is_split_as_live(data, draft_s, acceptance, chunks, reply, window, min_gain, branches):
+    split = replace(
+        SPLIT,
+        draft_s=draft_s,
+        acceptance=acceptance,
+        chunks=chunks,
+        reply=reply,
+        window=window,
+        min_gain=min_gain,
+        branches=branches,
+    )
+    cut = Station.of_split(split, Rates(1e-7, 4e-7), name="served", slots=None, rank=1)
+    drafted_alike(data, [DRAFTING.station, cut], "off")
+
+
+def drafted_alike(data, stations, pace):
+    """The records of answers of a pair are those of the live rounds.
+
+    In turn, and one answer after the other: what two windows or two answers learn at the same moment, a live event loop
+    learns in any order. The pair is alone: of a loser in a race, a live client estimates what it has read.
+    """
+    preset = Preset(
+        name="drafts",
+        dispatch={"policy": "server_only"},
+        playback={"pace_tps": pace},
+        migration={"enabled": False},
+    )
+    sides = (DRAFTING, VERIFIES)
+    requests = [
+        replace(
+            one,
+            arrival_s=60.0 * i,
+            answer_tokens=dict.fromkeys(("device", "served"), one.answer_tokens["served"]),
+        )
+        for i, one in enumerate(asked(sides, data.draw, longest=120))
+    ]
+    limit = data.draw(st.sampled_from([None, 50]))
+    made = {"served": pair_of(stations[1], 1)}
+    lived, replayed = both(preset, sides, requests, max_tokens=limit, stations=stations, endpoints=made)
+    assert not differences(lived, replayed)
+
+
+def test_a_split_that_cannot_be_is_refused():
+    for change, message in (
+        ({"up_bps": 0.0}, "the link or the times of a split model are wrong"),
+        ({"draft_s": 0.0}, "draft_s of a split model must be a time above 0 s"),
+        ({"head_s": -1.0}, "head_s of a split model"),
+        ({"chunks": 0}, "a chunk of a split model's prompt has at least 1 token"),
+        ({"branch_hits": 2.0}, "branch_hits a share from 0 to 1"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            replace(SPLIT, **change)
+
+
+def test_a_chunked_prompt_and_right_drafts_are_quicker_on_a_slow_link():
+    """As the recursion and the window's arithmetic say: the first token, and the time per token of a long answer."""
+    trace = Trace.of(arrival_s=[0.0], prompt_tokens=[600], output_tokens=[400])
+    found = {}
+    for name, changes in {
+        "whole": {"chunks": "all", "batch_tokens": 1024},
+        "cut": {},
+        "drafted": {"draft_s": 0.0043, "acceptance": 1.0, "window": 4, "min_gain": None},
+    }.items():
+        split = replace(SPLIT, **changes)
+        station = Station.of_split(split, Rates(1e-7, 4e-7))
+        workload = resolve_stations(trace, [station], seed=0)
+        records = []
+        simulate_stations(
+            workload,
+            [station],
+            lambda f, c: Plan((Start("split"),)),
+            pace_tps=None,
+            on_record=lambda _, record, records=records: records.append(record),
+        )
+        assert records[0].pace.ttft_raw_s == pytest.approx(split.ttft_s(600))
+        at = [at for at, tokens in records[0].generated for _ in range(tokens)]
+        found[name] = at[0], (at[-1] - at[100]) / (len(at) - 101)
+    assert found["cut"][0] < 0.9 * found["whole"][0]
+    assert found["cut"][1] == pytest.approx(SPLIT.round_s(1), rel=1e-3)
+    assert found["drafted"][1] < 0.5 * found["cut"][1]
