@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from disco.candidate import Candidate
+from disco.candidate import Candidate, Reach
 from disco.dispatch.presets import Preset
 from disco.errors import ConfigurationError
 from disco.rates import Rates
@@ -361,13 +361,16 @@ def _candidates(rows: Sequence[Mapping[str, Any]]) -> dict[str, Candidate]:
                 j_in=e["j_in"],
                 j_out=e["j_out"],
             )
-            reach = e.get("reach") or ("device" if e["place"] == "device" else "any")
+            reach: Reach = e.get("reach") or ("device" if e["place"] == "device" else "any")
             is_local = reach == "device"
             usual = Candidate(
                 e["name"],
                 reach,
-                **{a: is_local for a in _ABLE if a != "limits"},
-                limits=True,  # type: ignore[arg-type]
+                parks=is_local,
+                pauses=is_local,
+                follows=is_local,
+                announces=is_local,
+                limits=True,
             )
             one = known.get(e["name"], usual)
             found[e["name"]] = replace(

@@ -148,12 +148,13 @@ class StationWorkload:
 
     def _check_scores(self) -> None:
         """Check that what a judge reads belongs to these requests and classes."""
-        n, by_request = len(self), {f"logp of {name!r}": logp for name, logp in self.logp.items()}
-        by_request |= {f"label_scores of {name!r}": scores for name, scores in self.label_scores.items()}
-        by_request |= {"tasks": self.tasks, "limits": self.limits}
-        for name, values in by_request.items():
-            if len(values) != n and (values or name not in ("tasks", "limits")):
-                raise ConfigurationError(f"{name} has {len(values)} entries for {n} requests")
+        n = len(self)
+        lengths = {f"logp of {name!r}": len(logp) for name, logp in self.logp.items()}
+        lengths |= {f"label_scores of {name!r}": len(scores) for name, scores in self.label_scores.items()}
+        lengths |= {"tasks": len(self.tasks) or n, "limits": len(self.limits) or n}
+        for name, length in lengths.items():
+            if length != n:
+                raise ConfigurationError(f"{name} has {length} entries for {n} requests")
         for name, logp in self.logp.items():
             if any(not -math.inf < value <= 0.0 for row in logp for value in row):
                 raise ConfigurationError(

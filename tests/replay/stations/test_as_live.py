@@ -103,7 +103,7 @@ ASSIST = (
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     st.data(),
     st.fixed_dictionaries(
@@ -210,7 +210,7 @@ SPLIT = Split(
 )
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     st.data(),
     st.sampled_from([None, 0.0043, 0.031]),
