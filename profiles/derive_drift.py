@@ -1,4 +1,4 @@
-"""Derive the times of servers and the users' arrivals that `disco replay drift` ships; each part names its source.
+"""Derive the times of servers and the users' arrivals that `python -m papers.drift` ships; each part names its source.
 
     python profiles/derive_drift.py DATA_FOLDER
 

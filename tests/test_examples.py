@@ -27,12 +27,11 @@ def run(name: str, cwd: Path, **environment: str) -> str:
     return printed
 
 
-def test_an_example_says_how_to_run_it_stays_short_and_has_a_test():
+def test_an_example_says_how_to_run_it_and_has_a_test():
     here = Path(__file__).read_text(encoding="utf-8")
     for path in EXAMPLES:
         source = path.read_text(encoding="utf-8")
         assert f"python examples/{path.name}" in (ast.get_docstring(ast.parse(source)) or "")
-        assert len(source.splitlines()) <= 80
         assert f'run("{path.name}"' in here
 
 

@@ -6,7 +6,6 @@ file, a CI log), the same text appears as it came, without colours, spinners or 
 
 from __future__ import annotations
 
-import re
 import shutil
 import sys
 import time
@@ -14,14 +13,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO
 
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, RenderableType
 from rich.control import Control
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.segment import ControlType
-from rich.table import Table
 from rich.text import Text
 
+from disco._tables import print_table
 from disco.cli.word_wrap import Line, WordWrap, cells, printable, wrapped
 
 __all__ = ["Screen"]
@@ -161,29 +160,10 @@ class Screen:
             yield show
 
     def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        """Print a table; a column whose cells are all numbers is right-aligned.
-
-        Where a terminal is too narrow for it, it has no lines between its columns.
-        """
-        cells = [[printable(str(cell)) for cell in row] for row in rows]
-        table = Table(title=printable(title) or None, title_justify="left", title_style="bold")
-        for index, column in enumerate(columns):
-            numeric = bool(cells) and all(_is_number(row[index]) for row in cells)
-            table.add_column(Text(column), justify="right" if numeric else "left", overflow="fold")
-        for row in cells:
-            table.add_row(*(Text(cell) for cell in row))
+        """Print a table, as `disco._tables.print_table`."""
         self.flush_line()
-        width = self._console.width
-        wanted = self._console.measure(table, options=_endless(self._console)).maximum
-        if self.is_terminal:
-            if wanted > width:  # without its lines it may have room, and its figures stay whole
-                table.box, table.padding, table.pad_edge = None, (0, 1, 0, 0), False
-            self._console.print(table)
-            return
-        # A file has no width limit, and a table with truncated figures would be useless.
-        self._console.width = max(width, wanted)
-        self._console.print(table)
-        self._console.width = width
+        cells = [[printable(str(cell)) for cell in row] for row in rows]
+        print_table(self._console, printable(title), columns, cells)
 
     def show(self, picture: RenderableType) -> None:
         """Print what rich can draw, as wide as the output."""
@@ -228,11 +208,3 @@ def _common_chars(one: str, other: str) -> int:
     """Return how many characters both texts begin with alike."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
-
-
-def _endless(console: Console) -> ConsoleOptions:
-    return console.options.update(max_width=10_000)
-
-
-def _is_number(cell: str) -> bool:
-    return bool(re.fullmatch(r"[-+]?[\d,.]*\d(±[\d,.]+)?\s*(%|×|s|ms|µs)?|–|-|", cell.strip()))

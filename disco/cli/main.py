@@ -19,8 +19,6 @@ from disco.cli.adapter.adapter_command import add_adapter
 from disco.cli.chat.chat_command import add_chat
 from disco.cli.console import Screen
 from disco.cli.doctor.doctor_command import add_doctor
-from disco.cli.fleet.fleet_command import add_fleet
-from disco.cli.measurement.measure_command import add_measure
 from disco.cli.output_files import check_output
 from disco.cli.pictures.show_command import add_show
 from disco.cli.plugins.plugins_command import add_plugins
@@ -123,7 +121,6 @@ def _parser() -> argparse.ArgumentParser:
     profile.set_defaults(run=_profile)
 
     add_doctor(commands)
-    add_measure(commands)
     add_state(commands)
     add_prices(commands)
     add_serve(commands).set_defaults(run=_serve, fast_loop=True)
@@ -133,7 +130,6 @@ def _parser() -> argparse.ArgumentParser:
     add_tune(commands).set_defaults(run=_tune)
     add_shadow(commands)
     add_show(commands)
-    add_fleet(commands)
     add_adapter(commands)
     add_plugins(commands)
     return parser

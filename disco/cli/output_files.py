@@ -18,7 +18,7 @@ STANDARD_OUTPUT = "-"
 # Options that name files to read. A value that is not a file (a shipped profile's name, say) is ignored.
 INPUTS = (
     *("trace", "lengths", "device", "server", "local", "preset", "key_file", "train", "test", "exclude"),
-    *("texts", "model", "histories", "shadow", "state", "trace_file", "config"),
+    *("texts", "model", "histories", "shadow", "state", "config"),
 )
 
 

@@ -16,7 +16,7 @@ from disco.cli.console import Screen
 from disco.cli.option_types import asked_one_by_one, parse_budgets, parse_policies
 from disco.cli.output_files import check_output, require_plotly, write
 from disco.cli.replay_options import fill_defaults, option
-from disco.cli.scenario_options import auto_policy, described, read, situation_of
+from disco.cli.scenario_options import auto_policy, described, left_out, read, situation_of
 from disco.dispatch import available_presets, load_preset
 from disco.errors import ConfigurationError
 from disco.profiles import LengthsProfile, load_lengths
@@ -41,46 +41,29 @@ DEFAULT_PACE = 4.8  # people read 4 to 5 tokens/s
 LENGTHS = "lengths-azure-conv-2023"
 # From this number of requests × arms × seeds × scenarios on, processes save more time than their start takes.
 WORTH_PROCESSES = {"vectorised": 20_000_000, "events": 2_000}
-DISCO, RECSERVE, PD, DSD, HAT = "disco", "recserve", "pd", "dsd", "hat"
-DAY = "day"
-DRIFT = "drift"
 SYNTHETIC, FILE, CHUNKS = "synthetic", "file", "chunks"
 VERDICTS = "verdicts"
 PRESETS = "presets"
-PAPERS = (DISCO, RECSERVE, PD, DSD, HAT)
-OLD_NAMES = {"paper": DISCO}  # accepted until the next version
 KINDS = {
     FILE: "a trace file",
     CHUNKS: "a trace file in chunks (--chunk-rows)",
     SYNTHETIC: "`synthetic` requests",
-    DISCO: "the DiSCo paper's evaluation (`disco`)",
-    RECSERVE: "the RecServe paper's evaluation (`recserve`)",
-    PD: "the P/D-Device paper's evaluation (`pd`)",
-    DSD: "the DSD paper's evaluation (`dsd`)",
-    HAT: "the HAT paper's evaluation (`hat`)",
-    DAY: "a laptop's day (`day`)",
-    DRIFT: "the comparison of planners under drift (`drift`)",
     VERDICTS: "the verdicts of recorded routes (--verdicts)",
     PRESETS: "recorded routes under whole presets (--preset)",
 }
 # The kinds of replay that each option applies to. Options not listed apply to all.
 APPLIES = {
     **dict.fromkeys(("format", "skip_invalid"), (FILE, CHUNKS)),
-    **dict.fromkeys(("requests", "arrivals", "mean_interval"), (SYNTHETIC,)),
-    "runs": (DISCO, RECSERVE, DSD, HAT, DRIFT),
-    "quick": (*PAPERS, DAY, DRIFT),
-    "trace_file": (DRIFT,),
-    "lengths": (SYNTHETIC, DISCO, DAY),
-    **dict.fromkeys(("device", "server", "price"), (FILE, CHUNKS, SYNTHETIC, DAY)),
-    **dict.fromkeys(("max_tokens", "seeds"), (FILE, CHUNKS, SYNTHETIC, DAY, PRESETS)),
-    **dict.fromkeys(("policy", "tail", "exchange_rate"), (FILE, CHUNKS, SYNTHETIC)),
-    "budget": (FILE, CHUNKS, SYNTHETIC, DRIFT),
+    **dict.fromkeys(("requests", "arrivals", "mean_interval", "lengths"), (SYNTHETIC,)),
+    **dict.fromkeys(("device", "server", "price"), (FILE, CHUNKS, SYNTHETIC)),
+    **dict.fromkeys(("max_tokens", "seeds"), (FILE, CHUNKS, SYNTHETIC, PRESETS)),
+    **dict.fromkeys(("policy", "tail", "exchange_rate", "budget"), (FILE, CHUNKS, SYNTHETIC)),
     **dict.fromkeys(("events", "migrate"), (FILE, SYNTHETIC)),
     "pair": (FILE, SYNTHETIC, PRESETS),
     "preset": (PRESETS,),
     "chunk_rows": (FILE, CHUNKS),
-    "html": (FILE, CHUNKS, SYNTHETIC, *PAPERS),
-    **dict.fromkeys(("jobs", "scheduler"), (FILE, CHUNKS, SYNTHETIC, *PAPERS, DRIFT)),
+    "html": (FILE, CHUNKS, SYNTHETIC),
+    **dict.fromkeys(("jobs", "scheduler"), (FILE, CHUNKS, SYNTHETIC)),
     **dict.fromkeys(("verdicts", "beta"), (VERDICTS,)),
     "histories": (VERDICTS, PRESETS),
 }
@@ -98,32 +81,10 @@ UNHEEDING = {
 
 def run_replay(screen: Screen, arguments: argparse.Namespace) -> int:
     """Replay and report; return the exit status."""
-    if arguments.trace in OLD_NAMES:
-        old, arguments.trace = arguments.trace, OLD_NAMES[arguments.trace]
-        print(f"disco: `disco replay {old}` is called `disco replay {arguments.trace}` now", file=sys.stderr)
     _check(arguments)
     if arguments.json == "-":
         screen = Screen(sys.stderr)  # standard output is for the JSON only
-    if arguments.trace == DAY:
-        from disco.cli.replay_day import replay_day  # noqa: PLC0415 - rarely needed
-
-        return replay_day(screen, arguments)
     fill_defaults(arguments)
-    if arguments.trace in PAPERS:
-        from disco.cli import replay_paper  # noqa: PLC0415 - large, rarely needed
-
-        runs = {
-            DISCO: replay_paper.replay_paper,
-            RECSERVE: replay_paper.replay_recserve,
-            PD: replay_paper.replay_pd,
-            DSD: replay_paper.replay_dsd,
-            HAT: replay_paper.replay_hat,
-        }
-        return runs[arguments.trace](screen, arguments)
-    if arguments.trace == DRIFT:
-        from disco.cli.replay_drift import replay_drift  # noqa: PLC0415 - rarely needed
-
-        return replay_drift(screen, arguments)
     if arguments.verdicts:
         from disco.cli.replay_verdicts import replay_recorded_verdicts  # noqa: PLC0415 - rarely needed
 
@@ -218,8 +179,7 @@ def _replay_in_chunks(screen: Screen, arguments: argparse.Namespace) -> Replayed
         described(surveyed),
         f"Replayed {arguments.chunk_rows:,} requests at a time, without the oracle, which needs all requests at once.",
     ]
-    if surveyed.skipped:
-        notes.append(f"{path.name}: {surveyed.skipped}.")
+    notes += left_out(surveyed.skipped)
     # Reading takes most of the time, and every process reads the whole file. So the default is one process.
     jobs = arguments.jobs or (None if arguments.scheduler else 1)
     with open_executor(jobs, arguments.scheduler) as executor, screen.bar("Replaying") as tell:
@@ -356,8 +316,8 @@ def _pace(pace_tps: float) -> float | None:
 
 def _kind(arguments: argparse.Namespace) -> str:
     """Return the kind of replay: one of the kinds in `APPLIES`."""
-    if arguments.trace in (*PAPERS, SYNTHETIC, DAY, DRIFT):
-        return str(arguments.trace)
+    if arguments.trace == SYNTHETIC:
+        return SYNTHETIC
     if arguments.verdicts:
         return VERDICTS
     if arguments.preset:
@@ -386,7 +346,6 @@ def _check(arguments: argparse.Namespace) -> None:
         ("device_slots", 1),
         ("idle_unload", 0),
         ("chunk_rows", 1),
-        ("runs", 1),
     ):
         value = getattr(arguments, name)
         if value is not None and not value >= least:

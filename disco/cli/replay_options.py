@@ -49,9 +49,7 @@ def add_replay(commands: Commands) -> argparse.ArgumentParser:
     parser.add_argument(
         "trace",
         metavar="TRACE",
-        help="a file; `synthetic` for generated requests; `disco`, `recserve`, `pd`, `dsd` or `hat` for that "
-        "paper's evaluation beside its printed figures; `day` for a laptop's day with and without [power]; `drift` for "
-        "planners that follow a server whose times change",
+        help="a file; `synthetic` for generated requests",
     )
     _add_situation(parser)
     what = parser.add_argument_group("what is compared")
@@ -75,7 +73,7 @@ def add_replay(commands: Commands) -> argparse.ArgumentParser:
         "--budget",
         metavar="B",
         help="share of prompt tokens that the more expensive side may process: 0.5, 0.1,0.3 or 0:1:0.1 "
-        "(default: 0.1:0.9:0.1; with --events 0.5; for `drift` 0.1,0.3)",
+        "(default: 0.1:0.9:0.1; with --events 0.5)",
     )
     what.add_argument(
         "--tail", type=float, metavar="A", help="share reserved for slow servers (default: 0.05)"
@@ -84,7 +82,7 @@ def add_replay(commands: Commands) -> argparse.ArgumentParser:
         "--seeds",
         type=int,
         metavar="N",
-        help="draw random values N times where the trace leaves them open (default: 1; for `day` 20)",
+        help="draw random values N times where the trace leaves them open (default: 1)",
     )
     events = parser.add_argument_group("token by token")
     events.add_argument(
@@ -133,21 +131,7 @@ def add_replay(commands: Commands) -> argparse.ArgumentParser:
     synthetic.add_argument(
         "--lengths",
         metavar="FILE",
-        help="prompt lengths to use instead of the shipped ones; also for `disco` and `day`",
-    )
-    paper = parser.add_argument_group("the evaluation of a paper")
-    paper.add_argument(
-        "--runs", type=int, metavar="N", help="runs per cell, or passes through each trace (default: 10)"
-    )
-    paper.add_argument(
-        "--quick", action="store_true", default=None, help="fewer runs and budgets: a preview, not a result"
-    )
-    drift = parser.add_argument_group("drift")
-    drift.add_argument(
-        "--trace-file",
-        action="append",
-        metavar="FILE",
-        help="a CSV file with a real server's ttft_s and, if known, timestamp, for `drift`; may be given several times",
+        help="prompt lengths to use instead of the shipped ones",
     )
     verdicts = parser.add_argument_group("recorded verdicts of a cascade")
     verdicts.add_argument(
@@ -221,7 +205,8 @@ def _add_situation(parser: argparse.ArgumentParser) -> None:
         "--skip-invalid",
         action="store_true",
         default=None,
-        help="skip unusable rows, and report how many and why (of route records they are always skipped)",
+        help="skip unusable rows, and report how many and why (of route records they always are, but for those of a "
+        "newer disco)",
     )
     where = parser.add_argument_group("what it is replayed on")
     where.add_argument(

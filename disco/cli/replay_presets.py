@@ -89,8 +89,8 @@ def _row(one: PresetFigures, names: list[str]) -> list[str]:
 def _notes(recording: Recording, presets: list[Preset], *, drafts: bool) -> list[str]:
     """Return what a reader must know about the figures."""
     notes = []
-    if left_out := recording.left_out.listed():
-        notes.append(f"Left out: {left_out}.")
+    if left_out := recording.left_out.named():
+        notes.append(f"Left out: {'; '.join(left_out)}.")
     if recording.never_seen:
         notes.append(
             f"Left out, because they wrote no first token here: {', '.join(recording.never_seen)}. Record some answers "

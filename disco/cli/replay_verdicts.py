@@ -11,7 +11,7 @@ from disco.cli.console import Screen
 from disco.cli.option_types import parse_budgets
 from disco.cli.output_files import write
 from disco.errors import ConfigurationError
-from disco.replay.ladder.recorded_verdicts import (
+from disco.replay.verdicts import (
     ReplayedHistory,
     read_histories,
     read_verdicts,
@@ -36,11 +36,14 @@ def replay_recorded_verdicts(screen: Screen, arguments: argparse.Namespace) -> i
             "--beta is the share of answers to hand up, between 0 and 1, without 0 and 1"
         )
     given = read_histories(arguments.histories) if arguments.histories else {}
-    verdicts = read_verdicts(arguments.trace)
+    verdicts, left_out = read_verdicts(arguments.trace)
     if not verdicts:
+        told = "".join(f" Left out: {one}." for one in left_out.named())
         raise ConfigurationError(
-            f"{arguments.trace} has no verdicts: record a client with preset='cascade' and disco.RouteLog."
+            f"{arguments.trace} has no verdicts: record a client with preset='cascade' and disco.RouteLog.{told}"
         )
+    for told in left_out.named():
+        screen.line(f"Left out: {told}", style="dim")
     found = replay_verdicts(verdicts, given)
     screen.table(
         "The recorded verdicts, given again",

@@ -16,7 +16,7 @@ from disco.cli.replay_options import DEFAULT_EXCHANGE_RATE
 from disco.dispatch.policies.policy_registry import AUTO
 from disco.errors import ConfigurationError
 from disco.profiles import available_profiles, load_device, load_server, user_profile_dir
-from disco.replay.formats import read_trace
+from disco.replay.formats import Skipped, read_trace
 from disco.replay.report.advice import ENOUGH_STARTS
 from disco.replay.workload.from_recording import (
     exchange_rate_of,
@@ -36,6 +36,7 @@ __all__ = [
     "auto_policy",
     "described",
     "device_or_default",
+    "left_out",
     "read",
     "server_or_default",
     "situation_of",
@@ -161,12 +162,16 @@ def read(screen: Screen, arguments: argparse.Namespace) -> tuple[Trace, list[str
     path = Path(arguments.trace)
     if not path.exists() and not path.suffix:
         raise ConfigurationError(
-            f"there is no trace file {path}. A trace is a file; for `disco replay` also `synthetic`, `disco`, "
-            "`recserve`, `pd`, `dsd`, `hat`, `day` or `drift`"
+            f"there is no trace file {path}. A trace is a file; for `disco replay` also `synthetic`"
         )
     with screen.step(f"Reading {path.name}"):
         trace, skipped = read_trace(path, format=arguments.format, skip_invalid=bool(arguments.skip_invalid))
-    return trace, [described(trace), *([f"{path.name}: {skipped}."] if skipped else [])]
+    return trace, [described(trace), *left_out(skipped)]
+
+
+def left_out(skipped: Skipped) -> list[str]:
+    """Return a line for each reason for which rows were left out."""
+    return [f"Left out: {told}" for told in skipped.named()]
 
 
 def described(workload: Trace | Survey) -> str:

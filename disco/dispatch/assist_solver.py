@@ -12,7 +12,7 @@ most b of them are unread at A. It is due at `C + τ·L'`. So no token is late w
     L' >= (max(R − C, 0) + o)/(τ − k)    and    L' >= ((lost_at_cut − 1)·p + b·k + o)/(τ − p),
 
 and neither side writes slower than τ. Eqs. 4 and 6 of the paper have the device write the server's tokens again, and
-let it read from 0 and from C at once; `disco/replay/papers/pd_device/paper_forms.py` has them as printed.
+let it read from 0 and from C at once; `examples/papers/pd_device/paper_forms.py` has them as printed.
 
 A larger C moves the due time at least as far as the device's first token. So an L that is enough for a fast server is
 enough for a slow one: give a low quantile of the server's time to first token.

@@ -4,9 +4,24 @@ Functions that have the name of their module (`sweep`, `survey`, `tune`) are imp
 """
 
 from disco.replay.formats import Skipped, read_chunks, read_trace, write_trace
+from disco.replay.metrics.intervals import (
+    Figure,
+    bootstrap_mean,
+    figure,
+    mean_interval,
+    normal_interval,
+    paired_bootstrap,
+    paired_difference,
+    percentile_interval,
+    resampled_means,
+    sum_by_group,
+    wilson,
+)
 from disco.replay.metrics.outcome import Outcome, Reading
-from disco.replay.metrics.over_seeds import Cell, Figure, Summary, figures_of, summarise
+from disco.replay.metrics.over_seeds import Cell, Summary, figures_of, summarise
 from disco.replay.report import Report, to_html, to_json
+from disco.replay.report.claim import Claim, claim_table
+from disco.replay.report.table import Table
 from disco.replay.simulator.event_evaluator import simulate
 from disco.replay.sweeps.chunked_sweep import sweep_chunks
 from disco.replay.sweeps.executors import open_executor
@@ -20,6 +35,7 @@ from disco.replay.workload.trace import Gaps, Trace
 __all__ = [
     "Arm",
     "Cell",
+    "Claim",
     "Figure",
     "Gaps",
     "Outcome",
@@ -29,24 +45,36 @@ __all__ = [
     "Skipped",
     "Summary",
     "Swept",
+    "Table",
     "Trace",
     "Workload",
     "alpaca_like",
+    "bootstrap_mean",
+    "claim_table",
     "evaluate",
+    "figure",
     "figures_of",
     "is_recording",
+    "mean_interval",
+    "normal_interval",
     "open_executor",
+    "paired_bootstrap",
+    "paired_difference",
+    "percentile_interval",
     "read_chunks",
     "read_trace",
+    "resampled_means",
     "resolve",
     "run_sweep",
     "scenario_for",
     "scenario_of_routes",
     "simulate",
+    "sum_by_group",
     "summarise",
     "sweep_chunks",
     "synthetic_trace",
     "to_html",
     "to_json",
+    "wilson",
     "write_trace",
 ]

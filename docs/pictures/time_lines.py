@@ -19,8 +19,8 @@ HERE: Final = Path(__file__).parent
 RECORDS: Final = HERE / "records"
 sys.path.insert(0, str(HERE.parents[1]))  # the tree that this file lies in
 
+from disco.record import read_record, timeline_svg  # noqa: E402
 from disco.session.records.route_record import RouteRecord  # noqa: E402
-from disco.timeline import read_record, timeline_svg  # noqa: E402
 
 DISCO: Final = (sys.executable, "-c", "from disco.cli import main; raise SystemExit(main())")
 
@@ -97,7 +97,7 @@ def _run(command: tuple[str, ...]) -> list[str]:
         routes = Path(folder) / "routes.jsonl"
         start = (sys.executable, str(HERE / command[0])) if command[0].endswith(".py") else (*DISCO, *command)
         subprocess.run([*start, "--record", str(routes)], check=False, cwd=HERE.parents[1])
-        return routes.read_text(encoding="utf-8").splitlines() if routes.exists() else []
+        return routes.read_text(encoding="utf-8").strip().split("\n") if routes.exists() else []
 
 
 def _record(names: list[str]) -> int:

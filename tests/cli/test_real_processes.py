@@ -16,7 +16,7 @@ import pytest
 from disco.cli.demonstration.demo_runtime import PrebuiltDemoServer
 from disco.cli.demonstration.demo_server import DemoServer, DemoServerError
 from disco.cli.demonstration.shaping_proxy import shape
-from disco.timeline import read_record, timeline_of
+from disco.record import read_record, timeline_of
 
 pytestmark = pytest.mark.real
 

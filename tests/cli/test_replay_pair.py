@@ -8,7 +8,7 @@ import re
 import pytest
 
 from disco.cli import main
-from disco.replay.fleet.requests.fleet_trace import FleetRequest, write_trace
+from disco.replay.pairs.pair_trace import FleetRequest, write_trace
 
 PAIR = """
 draft_ms = 9.3

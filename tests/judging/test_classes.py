@@ -14,7 +14,7 @@ from scripted_server import chunk, sse
 from disco import AsyncDisco, Tier
 from disco.judging import HistoryKey, StoredHistory
 from disco.judging.answer_judges import named_class
-from disco.replay.ladder.recorded_verdicts import read_verdicts, replay_verdicts
+from disco.replay.verdicts import read_verdicts, replay_verdicts
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("no_thread")]
 

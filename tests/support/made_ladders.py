@@ -1,9 +1,8 @@
 """Ladders of made-up numbers: tiers of rising accuracy, whose confidence tells something of their answers."""
 
 import numpy as np
-
-from disco.replay.ladder.label_trace import LabelTrace, TraceTier
-from disco.replay.ladder.ladder_columns import LadderColumns
+from papers.ladder.label_trace import LabelTrace, TraceTier
+from papers.ladder.ladder_columns import LadderColumns
 
 TIERS = (
     TraceTier("small", 8.0, 0.001, 1e4),

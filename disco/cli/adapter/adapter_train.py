@@ -9,7 +9,7 @@ from pathlib import Path
 from disco.adapter.making import Order, make_adapter, require_torch
 from disco.adapter.training import Progress
 from disco.cli.console import Screen
-from disco.cli.measurement.quality.model_argument import model_file
+from disco.cli.model_argument import model_file
 from disco.endpoints.llamacpp.layers.adapter_file import fits_weights, put_adapter, write_adapter
 from disco.endpoints.llamacpp.layers.cut import require_gguf
 from disco.endpoints.llamacpp.layers.layer_files import read_layer_file

@@ -24,8 +24,8 @@ from disco.client.chat.revised_text import RevisedText
 from disco.client.chat.stream_types import DiscoStream
 from disco.dispatch import load_preset
 from disco.errors import ConfigurationError
+from disco.record import timeline_lines
 from disco.session.records.route_record import RouteRecord
-from disco.timeline import timeline_lines
 
 __all__ = ["Chat", "ChatSettings"]
 

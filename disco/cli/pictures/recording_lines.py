@@ -6,25 +6,11 @@ from collections import deque
 from pathlib import Path
 
 from disco.errors import ConfigurationError
-from disco.session.records.record_lines import RecordLine, lines_of
-from disco.session.records.route_record import RouteRecord
-from disco.timeline import read_record
+from disco.record.reading import RecordLine, lines_of, record_in
 
-__all__ = ["answer_at", "newest", "record_in"]
+__all__ = ["answer_at", "newest"]
 
 LAST = "last"
-
-
-def record_in(line: RecordLine, path: Path) -> RouteRecord:
-    """Return the record in a line.
-
-    Raises:
-        ConfigurationError: there is none; the message names the file and the line.
-    """
-    try:
-        return read_record(line.text)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{path}, line {line.number}: {error}") from None
 
 
 def newest(path: Path, count: int) -> tuple[list[RecordLine], int]:

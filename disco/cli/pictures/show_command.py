@@ -67,10 +67,9 @@ def _run(screen: Screen, arguments: argparse.Namespace) -> int:
 def _sum_up(screen: Screen, path: Path, count: int | None) -> int:
     from disco.cli.pictures.recording_lines import newest  # noqa: PLC0415 - `disco --help` stays light
     from disco.cli.pictures.summary_view import show_summary  # noqa: PLC0415 - as above
-    from disco.session.records.record_lines import lines_of  # noqa: PLC0415 - as above
-    from disco.timeline.recording_summary import summarised  # noqa: PLC0415 - as above
+    from disco.record.recording_summary import summarised  # noqa: PLC0415 - as above
 
-    summary = summarised(lines_of(path) if count is None else newest(path, count)[0])
+    summary = summarised(path, None if count is None else newest(path, count)[0])
     if not summary.requests and not summary.left_out:
         raise ConfigurationError(f"{path} has no answers yet")
     show_summary(screen, summary, path)
@@ -78,8 +77,9 @@ def _sum_up(screen: Screen, path: Path, count: int | None) -> int:
 
 
 def _show_one(screen: Screen, path: Path, arguments: argparse.Namespace) -> int:
-    from disco.cli.pictures.recording_lines import answer_at, newest, record_in  # noqa: PLC0415 - `disco --help` stays light
-    from disco.timeline import timeline_html, timeline_lines, timeline_svg  # noqa: PLC0415 - as above
+    from disco.cli.pictures.recording_lines import answer_at, newest  # noqa: PLC0415 - `disco --help` stays light
+    from disco.record import timeline_html, timeline_lines, timeline_svg  # noqa: PLC0415 - as above
+    from disco.record.reading import record_in  # noqa: PLC0415 - as above
 
     which = arguments.answer
     if which is None:
@@ -101,23 +101,20 @@ def _show_one(screen: Screen, path: Path, arguments: argparse.Namespace) -> int:
 
 def _list(screen: Screen, path: Path, count: int) -> int:
     from disco.amounts import joules, money  # noqa: PLC0415 - as above
-    from disco.cli.pictures.recording_lines import newest, record_in  # noqa: PLC0415 - as above
+    from disco.cli.pictures.recording_lines import newest  # noqa: PLC0415 - as above
     from disco.cli.pictures.summary_view import when  # noqa: PLC0415 - as above
-    from disco.timeline.summary import happenings, writers  # noqa: PLC0415 - as above
-    from disco.timeline.words import printable, seconds  # noqa: PLC0415 - as above
+    from disco.record.left_out import SkipLog  # noqa: PLC0415 - as above
+    from disco.record.reading import records_of  # noqa: PLC0415 - as above
+    from disco.record.summary import happenings, writers  # noqa: PLC0415 - as above
+    from disco.record.words import printable, seconds  # noqa: PLC0415 - as above
 
     lines, total = newest(path, count)
-    rows, damaged = [], []
-    for line in lines:
-        try:
-            record = record_in(line, path)
-        except ConfigurationError as error:
-            damaged.append(str(error))
-            continue
+    rows, log = [], SkipLog(path)
+    for number, record in records_of(path, log, lines):
         first_s = record.pace.ttft_released_s
         rows.append(
             (
-                str(line.number),
+                str(number),
                 when(record.created_s),
                 printable(record.preset),
                 printable(" → ".join(writers(record))) or "–",
@@ -145,12 +142,12 @@ def _list(screen: Screen, path: Path, count: int) -> int:
             "what happened",
         )
         screen.table("", columns, rows)
-    for problem in damaged:
-        screen.line(problem, style="red")
+    for told in log.skipped.named():
+        screen.line(f"Left out: {told}", style="red")
     if total > len(lines):
         screen.line(f"The newest {len(lines):,} of {total:,} answers; --last N lists more.", style="dim")
     if rows:
         if total > len(lines):
             screen.line(f"All of them in a few figures: disco show {path} --summary", style="dim")
         screen.line(f"One of them as a time line: disco show {path} --answer {rows[-1][0]}", style="dim")
-    return 1 if damaged and not rows else 0
+    return 0 if rows else 1

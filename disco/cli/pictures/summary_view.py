@@ -10,28 +10,25 @@ from pathlib import Path
 from disco.amounts import joules, money, plural
 from disco.cli.console import Screen
 from disco.reasons import rule_words
-from disco.timeline.recording_summary import (
+from disco.record.recording_summary import (
     Answered,
     EndpointUse,
     Reason,
     RecordingSummary,
     quantile,
 )
-from disco.timeline.words import printable, seconds
+from disco.record.words import printable, seconds
 
 __all__ = ["show_summary", "when"]
 
-NAMED = 10  # lines that are no records, each with its number; more are counted
 _WHOLE = 10  # from there on a number of a reason needs no decimals
 
 
 def show_summary(screen: Screen, summary: RecordingSummary, path: Path) -> None:
     """Print who answered, what it cost, what failed, and how often each endpoint was asked."""
     screen.line(_head(summary, path), style="bold")
-    for number, what in summary.left_out[:NAMED]:
-        screen.line(f"{path}, line {number}: {what}; left out", style="red")
-    if len(summary.left_out) > NAMED:
-        screen.line(f"{plural(len(summary.left_out) - NAMED, 'more line')} left out", style="red")
+    for told in summary.left_out.named():
+        screen.line(f"Left out: {told}", style="red")
     if not summary.requests:
         return
     screen.table(

@@ -65,9 +65,8 @@ def _run(screen: Screen, arguments: argparse.Namespace) -> int:
         for note in shadow_report.notes(one):
             screen.line(note, style="dim")
         screen.line(shadow_report.sentence(one))
-    left_out = shadow_report.left_out_line(recording.left_out)
-    if left_out is not None:
-        screen.line(left_out, style="dim")
+    for told in recording.left_out.named():
+        screen.line(f"Left out: {told}", style="dim")
     if arguments.json is not None:
         figures = {
             "draws": arguments.draws,

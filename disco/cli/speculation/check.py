@@ -15,7 +15,7 @@ import openai
 
 from disco._resources import resource_text
 from disco.cli.console import Screen
-from disco.cli.measurement.quality.model_argument import open_model
+from disco.cli.model_argument import open_model
 from disco.cli.serving.serve_setup import KEY_VARIABLE, callers_key
 from disco.cli.speculation.check_report import MODES, WINDOWS, Pace, Result, best, remedies, table
 from disco.cli.speculation.pair_measurement import Drafts, PairMeasurement, Proof, Written
@@ -113,7 +113,7 @@ def read_prompts(file: str | None) -> list[str]:
         except (OSError, UnicodeDecodeError) as error:
             why = getattr(error, "strerror", None) or "it is not text"
             raise ConfigurationError(f"--prompts {file} cannot be read: {why}.") from error
-    prompts = [line.strip() for line in text.splitlines() if line.strip()]
+    prompts = [line.strip() for line in text.split("\n") if line.strip()]
     if not prompts:
         raise ConfigurationError(f"--prompts {file} holds no prompt. Write one on each line.")
     return prompts

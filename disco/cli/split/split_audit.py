@@ -19,7 +19,7 @@ import numpy as np
 
 from disco._resources import resource_text
 from disco.cli.console import Screen
-from disco.cli.measurement.quality.model_argument import model_file
+from disco.cli.model_argument import model_file
 from disco.cli.split.audited_split import ANSWER_TOKENS, MOST_TOKENS, AuditedSplit
 from disco.endpoints.llamacpp.layers.cut import cut_model, require_gguf
 from disco.endpoints.llamacpp.layers.cut_check import check_cut

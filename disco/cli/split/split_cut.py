@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from disco.cli.console import Screen
-from disco.cli.measurement.quality.model_argument import model_file
+from disco.cli.model_argument import model_file
 from disco.endpoints.llamacpp.layers.adapter_file import Adapter, fits, holds, read_adapter, shipped_adapter
 from disco.endpoints.llamacpp.layers.cut import cut_model, require_gguf
 from disco.endpoints.llamacpp.layers.cut_check import CutCheck, check_cut

@@ -3,7 +3,7 @@
 llama.cpp hands out intermediate results by a callback (`llama_context_params.cb_eval`). The weights are among them only
 without flash attention, so that this takes a context of its own. No endpoint uses it: on the texts of
 docs/concepts/refine.md the words of the question find the right sentences better.
-`disco measure refine --arms all` shows it for another model.
+`python -m papers.measure refine --arms all` shows it for another model.
 """
 
 from __future__ import annotations

@@ -9,9 +9,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from statistics import fmean
-from typing import Any, Final
+from typing import Any
 
 from disco.errors import ConfigurationError
+from disco.replay.metrics.intervals import Figure, figure
 from disco.replay.metrics.per_seed import CDF_LEVELS, ReadingFigures, SeedFigures, figures_of
 from disco.replay.workload.scenario import Arm
 
@@ -27,22 +28,6 @@ __all__ = [
     "regret",
     "summarise",
 ]
-
-CONFIDENCE: Final = 0.95
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A mean over seeds and its 95 % confidence interval (Student's t); all three are equal for one seed.
-
-    Attributes:
-        mean: the mean over the seeds.
-        low, high: the ends of the mean's interval.
-    """
-
-    mean: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +104,9 @@ class Cell:
         arm: the policy and its numbers.
         evaluator: "vectorised" or "events".
         summary: the figures.
-        regret_mean_s, regret_p99_s: mean and P99 of TTFT less the oracle's at the same budget and seeds. For P99 it
-            is the oracle that minimises P99. None for oracles.
+        regret_mean_s, regret_p99_s: mean and P99 of TTFT less the oracle's, at the same seeds and the same budget, or
+            at what the arm used where that is more. For P99 it is the oracle that minimises P99. Never below 0, but
+            for rounding. None for oracles, and for an arm that left requests unanswered.
     """
 
     scenario: str
@@ -176,32 +162,6 @@ def regret(
     by_mean = [one.ttft_mean_s - best_s for one, best_s in zip(figures, oracle_mean_s, strict=True)]
     by_p99 = [one.ttft_p99_s - best_s for one, best_s in zip(figures, oracle_p99_s, strict=True)]
     return figure(by_mean), figure(by_p99)
-
-
-def figure(values: Sequence[float]) -> Figure:
-    """Return the mean of at least one value and its 95 % confidence interval, `x̄ ± t(0.975, n−1)·s/√n`.
-
-    Raises:
-        ConfigurationError: more than one value without SciPy.
-    """
-    n = len(values)
-    mean = fmean(values)
-    if n == 1:
-        return Figure(mean, mean, mean)
-    variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
-    half = _student_t(n - 1) * math.sqrt(variance / n)
-    return Figure(mean, mean - half, mean + half)
-
-
-def _student_t(degrees: int) -> float:
-    """Return the quantile of Student's t for a two-sided interval of 95 %."""
-    try:
-        from scipy.special import stdtrit  # type: ignore[import-untyped] # noqa: PLC0415 - an extra, and heavy
-    except ImportError as error:
-        raise ConfigurationError(
-            'intervals over several seeds need SciPy: pip install "disco-llm[replay]"'
-        ) from error
-    return float(stdtrit(degrees, (1.0 + CONFIDENCE) / 2.0))
 
 
 def _reading(seeds: Sequence[ReadingFigures | None]) -> ReadingSummary | None:

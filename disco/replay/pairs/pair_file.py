@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from disco.dispatch.sections import SpeculateSection
 from disco.profiles.profile_toml import read_toml, validate
-from disco.replay.fleet.requests.fleet_trace import load_trace
+from disco.replay.pairs.pair_trace import load_trace
 from disco.replay.pairs.simulated_pair import Pair
 from disco.speculate.seen import VerifyCurve
 
@@ -27,7 +27,7 @@ class _PairFile(BaseModel):
         draft_ms: per drafted token; None: not said.
         verify_ms: pairs of rows and the time of a pass of the server with so many.
         acceptance: probability that a drafted token is right.
-        trace: in its place, a trace of `disco fleet record`; a path from the file's folder on.
+        trace: in its place, a trace of `python -m papers.fleet record`; a path from the file's folder on.
         rtt_ms, jitter_ms, queue_ms: see `Pair`.
         read_tps: prompt tokens that the drafter reads in a second; None: not said.
         speculate: as in a preset.
@@ -49,7 +49,7 @@ class _PairFile(BaseModel):
     def _one_acceptance(self) -> Self:
         if (self.acceptance is None) == (self.trace is None):
             raise ValueError(
-                "needs either acceptance (a probability) or trace (a file of `disco fleet record`)"
+                "needs either acceptance (a probability) or trace (a file of `python -m papers.fleet record`)"
             )
         return self
 

@@ -12,7 +12,7 @@ import numpy as np
 from disco.candidate import Payer
 from disco.errors import ConfigurationError
 from disco.rates import Rates
-from disco.replay.fleet.requests.fleet_trace import FleetRequest
+from disco.replay.pairs.pair_trace import FleetRequest
 from disco.speculate.chunks import SplitPath, branch_depth
 from disco.speculate.predict import best_window, token_s
 from disco.speculate.seen import Seen, VerifyCurve
@@ -78,7 +78,7 @@ class Pair:
         verify: how long a pass of the server takes by its rows. A request whose time per token differs from that of one
             row has all its passes longer or shorter by the same factor.
         acceptance: probability that a drafted token is right when all before it are; or recorded sequences
-            (`disco fleet record`), of which request i has number i, from the first one again after the last.
+            (`python -m papers.fleet record`), of which request i has number i, from the first one again after the last.
         round_trip_s: of the network between drafter and server, s.
         jitter_s: standard deviation of the delay one way, s; messages do not overtake each other.
         queue_s: mean of the wait for each pass, s, exponentially distributed. It is part of the time per token of the
@@ -128,7 +128,7 @@ class Pair:
         if window.stop_below and not self._has_confidence:
             raise ConfigurationError(
                 f"the window {self.window!r} needs the drafter's probabilities: a trace with confidence_seq, as "
-                "`disco fleet record` writes it"
+                "`python -m papers.fleet record` writes it"
             )
 
     @property

@@ -114,7 +114,6 @@ def _over_budget(groups: Sequence[Group], styles: dict[str, Style], measure: str
     frames: dict[str, list[Trace]] = {}
     for number, group in enumerate(groups):
         best = bound(group, measure)
-        # The bound replaces the oracle's own cells, which minimise the mean.
         lines = [line for line in group.lines if not (best and line.policy == ORACLE)]
         traces = _curves(lines, styles, of, "%{x:.2f} · %{y:.3g} s")
         if best:

@@ -16,9 +16,9 @@ from disco.replay.report.report_data import (
     Report,
     groups,
     is_baseline,
-    keeps_no_budget,
     known,
 )
+from disco.replay.sweeps.sweep import keeps_no_budget
 from disco.replay.vector.arm_delays import ORACLE
 
 __all__ = ["SAME_S", "decimals", "findings", "number"]
@@ -160,8 +160,7 @@ def _sentences(best: _Best, *, named: bool) -> list[str]:
         for other in best.baselines
         if other is not cell and _p99(other) <= _p99(cell) and _cost(other) <= _cost(cell)
     ]
-    # Only a cell with more budget than the oracle can be below it.
-    if cell.regret_p99_s is not None and cell.regret_p99_s.mean > -SAME_S:
+    if cell.regret_p99_s is not None:
         out.append(_distance(cell, cell.regret_p99_s.mean))
     return out
 

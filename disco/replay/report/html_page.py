@@ -19,7 +19,8 @@ __all__ = ["to_html"]
 _FOOTER: Final = (
     "TTFT: seconds from the request to the first token the reader gets, over answered requests. ± is half the "
     "95\u00a0% interval over seeds. Costs are policy costs (USD): the server's bill, and energy at the exchange rate. "
-    "Distances to the oracle compare at the same budget; policies without a budget may lie below it."
+    "Each time in a line of the oracle is the smallest that its budget allows. Distances to the oracle compare at the "
+    "same budget, or at what the policy used, where that is more."
 )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from disco._resources import resource_text
 from disco.errors import ConfigurationError
 from disco.replay.report.chart_style import Plot, Style
-from disco.replay.report.terminal_tables import TableData
+from disco.replay.report.table import Table
 
 __all__ = ["PageContent", "PageScenario", "render_page"]
 
@@ -40,7 +40,7 @@ class PageScenario:
     """
 
     name: str
-    tables: Sequence[TableData]
+    tables: Sequence[Table]
     budgets: Sequence[str] = ("",)
     start: int = 0
 
@@ -207,7 +207,7 @@ def _figure(plot: Plot) -> str:
     )
 
 
-def _table(table: TableData, budgets: Sequence[str]) -> str:
+def _table(table: Table, budgets: Sequence[str]) -> str:
     head = "".join(
         f'<th scope="col"><button type="button">{escape(name)}</button></th>' for name in table.header
     )

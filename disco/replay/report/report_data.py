@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from disco.replay.metrics.over_seeds import Cell, Figure
-from disco.replay.sweeps.sweep import is_budgetless
-from disco.replay.vector.arm_delays import ORACLE, RECORDED
+from disco.replay.sweeps.sweep import keeps_no_budget
+from disco.replay.vector.arm_delays import ORACLE
 from disco.session.records.route_record import RouteRecord
 
 __all__ = [
@@ -22,7 +22,6 @@ __all__ = [
     "cost_per_1000_usd",
     "groups",
     "is_baseline",
-    "keeps_no_budget",
     "known",
     "line_names",
     "pareto_front",
@@ -31,11 +30,6 @@ __all__ = [
 
 SERVER_ONLY: Final = "server_only"
 DEVICE_ONLY: Final = "device_only"
-
-
-def keeps_no_budget(policy: str) -> bool:
-    """Return whether a policy keeps to no budget: one cell then stands for every budget."""
-    return policy == RECORDED or is_budgetless(policy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,19 +137,21 @@ def line_names(cells: Sequence[Cell]) -> list[str]:
 
 
 def bound(group: Group, measure: str) -> dict[float, float]:
-    """Return the oracle's TTFT by budget, s, from the cells' regrets; for P99, of the oracle that minimises P99.
+    """Return the oracle's TTFT by budget, s; where no oracle was run, as far as the other cells' regrets tell.
 
     Args:
         group: the scenario.
         measure: "mean" or "p99".
     """
     found: dict[float, float] = {}
-    for cell in group.cells:
+    shown = [cell for line in group.lines if line.policy == ORACLE for cell in line.cells]
+    for cell in shown or group.cells:
         regret: Figure | None = getattr(cell, f"regret_{measure}_s")
-        if regret is not None:
-            value = getattr(cell.summary, f"ttft_{measure}_s").mean - regret.mean
-            if math.isfinite(value):
-                found.setdefault(cell.arm.budget, value)
+        if not shown and (regret is None or keeps_no_budget(cell.arm.policy)):
+            continue
+        value = getattr(cell.summary, f"ttft_{measure}_s").mean - (0.0 if regret is None else regret.mean)
+        if math.isfinite(value):
+            found[cell.arm.budget] = min(value, found.get(cell.arm.budget, math.inf))
     return dict(sorted(found.items()))
 
 

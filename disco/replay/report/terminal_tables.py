@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from disco.replay.metrics.over_seeds import Cell, Figure
 from disco.replay.report.findings import SAME_S, decimals, number
@@ -16,26 +15,12 @@ from disco.replay.report.report_data import (
     groups,
     known,
 )
+from disco.replay.report.table import Table
 
 __all__ = ["TableData", "scenario_tables", "share", "spread", "terminal_tables", "times"]
 
 
-@dataclass(frozen=True, slots=True)
-class TableData:
-    """A table of strings.
-
-    Attributes:
-        title: scenario and contents.
-        header: one name per column.
-        rows: cells in the order of the header.
-        notes: sentences below the table.
-    """
-
-    title: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    notes: tuple[str, ...] = ()
-
+TableData = Table  # the name that the papers' pages still use
 
 Row = tuple[Line, Cell, Cell | None]  # the line, its cell, and server_only's on the same scenario
 Column = tuple[str, Callable[[Row], str]]
@@ -85,12 +70,13 @@ _DRAFTING: tuple[Column, ...] = (
 _FAILED: Column = ("unanswered", lambda row: f"{row[1].summary.failed.mean * 100:.1f} %")
 
 
-def terminal_tables(report: Report) -> list[TableData]:
+def terminal_tables(report: Report) -> list[Table]:
     """Return one table per scenario, and one for the reader's side where the event-accurate evaluator ran.
 
     TTFT is in seconds over answered requests; ± is half the 95 % interval over seeds. "used" is the share of prompt
     tokens that the constrained endpoint was started on. Cost is of a thousand requests, in USD and as a multiple of
-    `server_only`. Distances to the oracle are in seconds.
+    `server_only`. Distances to the oracle are in seconds. Each time in a line of the oracle is that of the oracle that
+    minimises it.
 
     Args:
         report: what to show.
@@ -98,7 +84,7 @@ def terminal_tables(report: Report) -> list[TableData]:
     return [table for group in groups(report.cells) for table in scenario_tables(group)]
 
 
-def scenario_tables(group: Group) -> list[TableData]:
+def scenario_tables(group: Group) -> list[Table]:
     """Return the tables of one scenario."""
     rows = _rows(group)
     where = f"{group.scenario} · {group.regime}"
@@ -134,7 +120,7 @@ def times(cell: Cell, reference: Cell | None) -> str:
 
 
 def regret(figure: Figure | None) -> str:
-    """Format the seconds above (or, with more budget, below) the oracle."""
+    """Format the seconds above the oracle."""
     if figure is None or not known(figure.mean):
         return "–"
     if abs(figure.mean) < SAME_S:
@@ -150,8 +136,8 @@ def _rows(group: Group) -> list[Row]:
     ]
 
 
-def _table(title: str, columns: tuple[Column, ...], rows: list[Row]) -> TableData:
-    return TableData(
+def _table(title: str, columns: tuple[Column, ...], rows: list[Row]) -> Table:
+    return Table(
         title,
         tuple(name for name, _ in columns),
         tuple(tuple(value(row) for _, value in columns) for row in rows),

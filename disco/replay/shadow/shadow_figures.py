@@ -15,28 +15,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from disco.replay.metrics.intervals import Figure, percentile_interval
 from disco.replay.shadow.shadow_recording import ShadowedAnswer
 from disco.replay.shadow.shadow_runs import Played, ShadowRuns
 from disco.session.records.shadow_record import BASES, Basis, differing
 
-__all__ = ["RESAMPLES", "Comparison", "Interval", "Side", "compare"]
+__all__ = ["RESAMPLES", "Comparison", "Side", "compare"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 RESAMPLES = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A value, and the 95 % interval in which it would have been: percentiles of a bootstrap.
-
-    Each time, answers are drawn as pairs of what happened and what would have, with one draw of the times not known.
-    """
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +77,10 @@ class Comparison:
     differ: Mapping[str, int]
     real: Side
     other: Side
-    ttft_mean_s: Interval
-    ttft_p50_s: Interval
-    ttft_p99_s: Interval
-    cost_ratio: Interval
+    ttft_mean_s: Figure
+    ttft_p50_s: Figure
+    ttft_p99_s: Figure
+    cost_ratio: Figure
     ttft_from: Mapping[Basis, float]
     cost_from: Mapping[Basis, float]
     least: float
@@ -259,11 +248,13 @@ def _interval(
     happened: Floats,
     figure: Callable[[Floats, Floats], float],
     resampled: Sequence[tuple[Ints, int]],
-) -> Interval:
-    """Return a figure of what would have happened, shape (answers, draws), and what did, shape (answers,)."""
-    values = [figure(would[rows, draw], happened[rows]) for rows, draw in resampled]
-    low, high = np.quantile(values, (0.025, 0.975))
-    return Interval(float(figure(would, happened)), float(low), float(high))
+) -> Figure:
+    """Return a figure of what would have happened, shape (answers, draws), and what did, shape (answers,).
+
+    Each time, answers are drawn as pairs of both, with one draw of the times not known.
+    """
+    drawn = [figure(would[rows, draw], happened[rows]) for rows, draw in resampled]
+    return percentile_interval(figure(would, happened), drawn)
 
 
 def _difference_of(figure: Callable[[Floats], Any]) -> Callable[[Floats, Floats], float]:

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 
 from disco import amounts
 from disco.amounts import plural
-from disco.replay.formats.columns.row_problems import Skipped
+from disco.replay.metrics.intervals import Figure
 from disco.replay.report.advice import ENOUGH_REQUESTS, NOTICED, NOTICED_S
 from disco.replay.report.findings import number
-from disco.replay.report.terminal_tables import TableData
-from disco.replay.shadow.shadow_figures import Comparison, Interval, Side
+from disco.replay.report.table import Table
+from disco.replay.shadow.shadow_figures import Comparison, Side
 from disco.session.records.shadow_record import BASES, Basis
 
-__all__ = ["left_out_line", "notes", "sentence", "tables", "verdict"]
+__all__ = ["notes", "sentence", "tables", "verdict"]
 
 _SOME = 0.05  # of the answers: from there on it shows in the mean
 _MANY = 2.0  # times as much: from there on it is said so, and not in percent
@@ -25,7 +25,7 @@ def sentence(one: Comparison) -> str:
     """Return the finding: cost and first word under the other preset, and what of that is measured."""
     cost, ttft = one.cost_ratio, one.ttft_mean_s
     parts = []
-    if math.isnan(cost.value):
+    if math.isnan(cost.mean):
         parts.append(f"would have cost {number(one.other.cost_usd * 1000)} USD per 1,000")
     else:
         parts.append(f"would have cost {_change(cost)}")
@@ -39,11 +39,11 @@ def sentence(one: Comparison) -> str:
             f"{first}. With the {_percent(one.rises)} of each tier that its rule hands up: about "
             f"{number(more * 1000)} USD per 1,000 answers instead of {number(one.real.cost_usd * 1000)} (expected)."
         )
-    least = "at least " if one.least > _SOME and ttft.value > 0 else ""
+    least = "at least " if one.least > _SOME and ttft.mean > 0 else ""
     return f"{head}, first word {least}{_later(ttft)} ({_how_known(one.ttft_from)})."
 
 
-def tables(one: Comparison) -> list[TableData]:
+def tables(one: Comparison) -> list[Table]:
     """Return the figures of both presets, and how each number is known."""
     real, other = one.real, one.other
     title = (
@@ -71,8 +71,8 @@ def tables(one: Comparison) -> list[TableData]:
         for name, shares in (("first token", one.ttft_from), ("cost", one.cost_from))
     )
     return [
-        TableData(title, ("", one.preset, one.shadow, "difference [95 %]"), rows),
-        TableData("Where the numbers of the other preset come from", ("", *BASES), known),
+        Table(title, ("", one.preset, one.shadow, "difference [95 %]"), rows),
+        Table("Where the numbers of the other preset come from", ("", *BASES), known),
     ]
 
 
@@ -119,7 +119,7 @@ def verdict(one: Comparison) -> list[str]:
     """
     lacks = _lacks(one)
     spent, would = (number(side.cost_usd * one.answers) for side in (one.real, one.other))
-    cost = "nothing either way" if math.isnan(one.cost_ratio.value) else _change(one.cost_ratio)
+    cost = "nothing either way" if math.isnan(one.cost_ratio.mean) else _change(one.cost_ratio)
     what = (
         f"it would have cost {cost}, {would} USD instead of {spent} USD over {plural(one.answers, 'answer')}, with "
         f"the first word {_later(one.ttft_mean_s)}"
@@ -140,11 +140,11 @@ def verdict(one: Comparison) -> list[str]:
     ]
 
 
-def _is_certain(figure: Interval, same: float, least: float) -> int:
+def _is_certain(figure: Figure, same: float, least: float) -> int:
     """Return 1 where a figure is noticeably above `same` and its interval, too; -1 where below; else 0."""
-    if figure.value > same + least and figure.low > same:
+    if figure.mean > same + least and figure.low > same:
         return 1
-    return -1 if figure.value < same - least and figure.high < same else 0
+    return -1 if figure.mean < same - least and figure.high < same else 0
 
 
 def _lacks(one: Comparison) -> list[str]:
@@ -172,21 +172,16 @@ def _lacks(one: Comparison) -> list[str]:
     return out
 
 
-def left_out_line(left_out: Skipped) -> str | None:
-    """Return which answers were left out, and why; None where none was."""
-    return f"Left out: {left_out.listed()}." if left_out else None
-
-
 def _how_known(shares: Mapping[Basis, float]) -> str:
     parts = [f"{_percent(shares[basis])} {basis}" for basis in BASES if shares[basis] > 0]
     return ", ".join(parts)
 
 
-def _change(ratio: Interval) -> str:
-    low, value, high = (one - 1.0 for one in (ratio.low, ratio.value, ratio.high))
-    if ratio.value >= _MANY:
+def _change(ratio: Figure) -> str:
+    low, value, high = (one - 1.0 for one in (ratio.low, ratio.mean, ratio.high))
+    if ratio.mean >= _MANY:
         few, many = (amounts.number(float(f"{bound:.2g}")) for bound in (ratio.low, ratio.high))
-        return f"{amounts.compared(ratio.value)} ({few} to {many} times)"
+        return f"{amounts.compared(ratio.mean)} ({few} to {many} times)"
     if abs(value) < 0.005:
         return f"the same ({_percent(low, signed=True)} to {_percent(high, signed=True)})"
     if value < 0:
@@ -194,22 +189,22 @@ def _change(ratio: Interval) -> str:
     return f"{_percent(value)} more ({_percent(low)} to {_percent(high)})"
 
 
-def _later(ttft: Interval) -> str:
-    if abs(ttft.value) < _NOTHING_S:
+def _later(ttft: Figure) -> str:
+    if abs(ttft.mean) < _NOTHING_S:
         return "at the same time"
-    if ttft.value > 0:
-        return f"{ttft.value:.2f} s later ({ttft.low:.2f} to {ttft.high:.2f})"
-    return f"{-ttft.value:.2f} s earlier ({-ttft.high:.2f} to {-ttft.low:.2f})"
+    if ttft.mean > 0:
+        return f"{ttft.mean:.2f} s later ({ttft.low:.2f} to {ttft.high:.2f})"
+    return f"{-ttft.mean:.2f} s earlier ({-ttft.high:.2f} to {-ttft.low:.2f})"
 
 
-def _signed(figure: Interval) -> str:
-    return f"{figure.value:+.3f} [{figure.low:+.3f}, {figure.high:+.3f}]"
+def _signed(figure: Figure) -> str:
+    return f"{figure.mean:+.3f} [{figure.low:+.3f}, {figure.high:+.3f}]"
 
 
-def _times(ratio: Interval) -> str:
-    if math.isnan(ratio.value):
+def _times(ratio: Figure) -> str:
+    if math.isnan(ratio.mean):
         return "–"
-    return f"{ratio.value:.3f}× [{ratio.low:.3f}, {ratio.high:.3f}]"
+    return f"{ratio.mean:.3f}× [{ratio.low:.3f}, {ratio.high:.3f}]"
 
 
 def _usd(side: Side) -> str:

@@ -10,27 +10,26 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from disco.candidate import Candidate, Reach
+from disco.candidate import Candidate
+from disco.cost import Phase
 from disco.dispatch.presets import Preset
 from disco.errors import ConfigurationError
 from disco.rates import Rates
-from disco.replay.formats.columns.row_problems import SkipLog, Skipped
+from disco.record.left_out import SkipLog, Skipped
+from disco.record.reading import records_of
 from disco.replay.formats.vendors.route_records import on_mains
-from disco.replay.shadow.shadow_recording import FIRST, Seen, candidate_of, seen_in
+from disco.replay.shadow.shadow_recording import Seen, candidate_of, seen_in
 from disco.replay.shadow.shadow_times import EndpointTimes
 from disco.replay.stations.station import DEFAULT_TPS, Station, key_of
 from disco.replay.stations.station_workload import KnownTimes, StationWorkload, resolve_stations
 from disco.replay.workload.trace import Trace
-from disco.session.records.record_lines import lines_of, record_row
+from disco.session.records.route_record import AttemptRecord, JudgementRecord, RouteRecord
 
 __all__ = ["RecordedAnswer", "RecordedScore", "Recording", "read_recording"]
 
-_ROLES = FIRST | {"heir", "rise"}  # of attempts that may have written from the beginning
-_CONTINUING = _ROLES | {"target"}  # the same, and those that went on with one
 _ABLE = ("parks", "pauses", "follows", "limits", "announces")  # what a model on this machine can do
 _TTFT_STREAM, _TPOT_STREAM, _SCORE_STREAM = (
     41,
@@ -251,131 +250,118 @@ def read_recording(path: Path) -> Recording:
         ConfigurationError: the file cannot be read, is no recording, or no answer in it can be replayed.
     """
     answers: list[RecordedAnswer] = []
-    log = SkipLog("line")
-    rows: list[Mapping[str, Any]] = []
-    for line in lines_of(path):
-        try:
-            row = on_mains(record_row(line.text))
-            found = _answer(row)
-        except ConfigurationError as error:
-            found = str(error)
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-            found = "a damaged record"
-        else:
-            rows.append(row)
+    log = SkipLog(path)
+    records: list[RouteRecord] = []
+    for number, line in records_of(path, log):
+        record = on_mains(line)
+        records.append(record)
+        found = _answer(record)
         if isinstance(found, str):
-            log.add(found, line.number)
+            log.add(found, number)
         else:
             answers.append(found)
     if not answers:
-        what = "has no answer that can be replayed" if rows else "is no recording"
+        what = "has no answer that can be replayed" if records else "is no recording"
+        why = "; ".join(log.skipped.named()) or "it is empty"
         raise ConfigurationError(
-            f"{path} {what} ({log.skipped.listed() or 'it is empty'}). Record a client with "
-            'on_route=disco.RouteLog("routes.jsonl").'
+            f'{path} {what} ({why}). Record a client with on_route=disco.RouteLog("routes.jsonl").'
         )
-    candidates = _candidates(rows)
+    candidates = _candidates(records)
     shown: dict[str, list[Seen]] = {name: [] for name in candidates}
-    for row in rows:
-        for name, seen in seen_in(row, _CONTINUING, continued=True).items():
+    for record in records:
+        for name, seen in seen_in(record.attempts).items():  # also of those that went on with an answer
             shown.setdefault(name, []).append(seen)
     return Recording(
         answers=tuple(sorted(answers, key=lambda one: one.created_s)),
         left_out=log.skipped,
         candidates=candidates,
         models={
-            one["endpoint"]: str(one["model"]).removeprefix(f"{one['endpoint']}/")
-            for row in rows
-            for one in row["judgements"]
-            if one["model"]
+            one.endpoint: one.model.removeprefix(f"{one.endpoint}/")
+            for record in records
+            for one in record.judgements
+            if one.model
         },
         times={
             name: EndpointTimes.of(candidate, shown[name])
             for name, candidate in candidates.items()
             if any(seen.ttft_s is not None for seen in shown[name])
         },
-        exchange_rate=next((r for row in reversed(rows) if (r := row.get("exchange_rate"))), None),
-        failed=sum(one["failure"] is not None for row in rows for one in row["attempts"]),
+        exchange_rate=next((r.exchange_rate for r in reversed(records) if r.exchange_rate), None),
+        failed=sum(one.failure is not None for record in records for one in record.attempts),
     )
 
 
-def _answer(row: Mapping[str, Any]) -> RecordedAnswer | str:
+def _answer(record: RouteRecord) -> RecordedAnswer | str:
     """Return the answer; a reason where it cannot be replayed."""
-    if row["created_s"] is None:
+    if record.created_s is None:
         return "made in virtual time"
-    if row["finish_reason"] is None:
+    if record.finish_reason is None:
         return "failed"
-    if row["finish_reason"] == "cancelled":
+    if record.finish_reason == "cancelled":
         return "the reader left"
-    pace, attempts = row["pace"], row["attempts"]
-    if pace["ttft_released_s"] is None or row["winner"] is None:
+    ttft_s = record.pace.ttft_released_s
+    if ttft_s is None or record.winner is None:
         return "without a token"
-    counted = [a["prompt_tokens"] for a in attempts if a["kept_tokens"] and not a["prefix_chars"]]
-    charges = [c for c in row["ledger"]["charges"] if c["phase"] != "probe"]
-    judged = [one for one in row["judgements"] if one["score"] is not None]
-    scores = {one["endpoint"]: _score(one, attempts[one["attempt"]]) for one in judged}
+    whole = [one for one in record.attempts if not one.prefix_chars]
+    charges = [c for c in record.ledger.charges if c.phase is not Phase.PROBE]
+    scores = {
+        one.endpoint: _score(one, one.score, record.attempts[one.attempt])
+        for one in record.judgements
+        if one.score is not None and 0.0 < one.score <= 1.0
+    }
     return RecordedAnswer(
-        created_s=float(row["created_s"]),
-        prompt_tokens=int(max(counted, default=0) or row["prompt_tokens"]),
-        answer_tokens=max(1, int(row["answer_tokens"])),
-        max_tokens=row["max_tokens"],
-        task=next((str(one["task"]) for one in row["judgements"]), ""),
-        seen=seen_in(row, _ROLES),
+        created_s=record.created_s,
+        prompt_tokens=max((a.prompt_tokens for a in whole if a.kept_tokens), default=0)
+        or record.prompt_tokens,
+        answer_tokens=max(1, record.answer_tokens),
+        max_tokens=record.max_tokens,
+        task=next((one.task for one in record.judgements), ""),
+        seen=seen_in(whole),
         lengths={
-            a["endpoint"]: int(a["tokens"])
-            for a in attempts
-            if a["tokens"] and not a["prefix_chars"] and a["outcome"] in ("finished", "overruled")
-            if not (a["endpoint"] in scores and scores[a["endpoint"]].early)
+            a.endpoint: a.tokens
+            for a in whole
+            if a.tokens and a.outcome in ("finished", "overruled")
+            if not (a.endpoint in scores and scores[a.endpoint].early)
         },
         scores=scores,
-        ttft_s=float(pace["ttft_released_s"]),
-        bill_usd=math.fsum(c["bill_usd"] for c in charges),
-        policy_cost=math.fsum(c["policy_cost"] for c in charges),
-        winner=str(row["winner"]),
-        moves=sum(m["outcome"] == "switched" and m["reason"] != "confidence" for m in row["migrations"]),
-        rose=any(one["outcome"] == "handed_up" for one in row["judgements"]),
-        late_tokens=float(pace["late_tokens"]),
+        ttft_s=ttft_s,
+        bill_usd=math.fsum(c.bill_usd for c in charges),
+        policy_cost=math.fsum(c.policy_cost for c in charges),
+        winner=record.winner,
+        moves=sum(m.outcome == "switched" and m.reason != "confidence" for m in record.migrations),
+        rose=any(one.outcome == "handed_up" for one in record.judgements),
+        late_tokens=float(record.pace.late_tokens),
     )
 
 
-def _score(judged: Mapping[str, Any], attempt: Mapping[str, Any]) -> RecordedScore:
-    score = float(judged["score"])
-    if not 0.0 < score <= 1.0:
-        raise ValueError("a score is a share above 0, up to 1")
-    ended_s = attempt["ended_s"]
-    early = judged["outcome"] == "handed_up" and (ended_s is None or judged["at_s"] < ended_s)
-    return RecordedScore(score, str(judged["kind"]), int(judged["tokens"]), early=early)
+def _score(judged: JudgementRecord, score: float, attempt: AttemptRecord) -> RecordedScore:
+    early = judged.outcome == "handed_up" and (attempt.ended_s is None or judged.at_s < attempt.ended_s)
+    return RecordedScore(score, judged.kind, judged.tokens, early=early)
 
 
-def _candidates(rows: Sequence[Mapping[str, Any]]) -> dict[str, Candidate]:
+def _candidates(records: Sequence[RouteRecord]) -> dict[str, Candidate]:
     """Return what the last record that has it says of each endpoint; shadow mode records more of them."""
     found: dict[str, Candidate] = {}
-    for row in rows:
-        shadow = row.get("shadow") or {}
-        known: dict[str, Candidate] = {e["name"]: candidate_of(e) for e in shadow.get("endpoints", ())}
-        for e in row["endpoints"]:
+    for record in records:
+        known: dict[str, Candidate] = {}
+        if record.shadow is not None:
+            known = {e.name: candidate_of(e) for e in record.shadow.endpoints}
+        for e in record.endpoints:
             rates = Rates(
-                e["cost_in"],
-                e["cost_out"],
-                e["cached_share"],
-                is_money=bool(e["is_money"]),
-                j_in=e["j_in"],
-                j_out=e["j_out"],
+                e.cost_in, e.cost_out, e.cached_share, is_money=e.is_money, j_in=e.j_in, j_out=e.j_out
             )
-            reach: Reach = e.get("reach") or ("device" if e["place"] == "device" else "any")
-            is_local = reach == "device"
+            is_local = e.reach == "device"
             usual = Candidate(
-                e["name"],
-                reach,
+                e.name,
+                e.reach,  # type: ignore[arg-type] # one of them, as records are checked
                 parks=is_local,
                 pauses=is_local,
                 follows=is_local,
                 announces=is_local,
                 limits=True,
             )
-            one = known.get(e["name"], usual)
-            found[e["name"]] = replace(
-                one, rates=rates, continues=bool(e["continues"]), rank=int(e.get("rank", 0))
-            )
+            one = known.get(e.name, usual)
+            found[e.name] = replace(one, rates=rates, continues=e.continues, rank=e.rank)
     return found
 
 

@@ -18,8 +18,9 @@ from disco.replay.metrics.outcome import Outcome
 from disco.replay.metrics.over_seeds import Cell, Figure, SeedFigures, figures_of, regret, summarise
 from disco.replay.simulator.event_evaluator import simulate
 from disco.replay.sweeps.executors import Progress, run_all, share, shared_value
-from disco.replay.vector.arm_delays import ORACLE
+from disco.replay.vector.arm_delays import ORACLE, RECORDED
 from disco.replay.vector.evaluator import evaluate
+from disco.replay.vector.oracle import Objective
 from disco.replay.workload.scenario import Arm, Scenario, Workload, resolve
 from disco.replay.workload.trace import Trace
 from disco.session.records.route_record import RouteRecord
@@ -34,6 +35,7 @@ __all__ = [
     "errors_named",
     "figures_key",
     "is_budgetless",
+    "keeps_no_budget",
     "run_sweep",
     "seed_numbers",
     "sweep",
@@ -55,6 +57,11 @@ def is_budgetless(policy: str) -> bool:
         ConfigurationError: the package that adds the policy is at fault.
     """
     return policy in BUDGETLESS or not has_budget(policy_spec(policy)[0])
+
+
+def keeps_no_budget(policy: str) -> bool:
+    """Return whether a policy keeps to no budget: one cell then stands for every budget."""
+    return policy == RECORDED or is_budgetless(policy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +117,13 @@ def run_sweep(
     One unit of work is one scenario and one seed (and one arm with the event-accurate evaluator). Results are combined
     in a fixed order, so every executor gives the same numbers to the last bit.
 
+    The oracles are worked out last, by the vectorised evaluator whatever the arms' own is: they are bounds on the time
+    to first token, and have no answers. No arm has a smaller figure than the oracle that it is compared with, because
+    that one may take as many tokens as the arm did, where that is more than the budget. Nor has an arm of the same
+    budget a smaller figure than a line of the arm "oracle", which may take as many as the arm of its budget that took
+    most. Each of TTFT's mean, P50, P90 and P99 in such a line is that of the oracle that minimises it; what else is in
+    the line belongs to the oracle that minimises the mean.
+
     Args:
         source: the trace; see `Source`.
         scenarios: their names must differ.
@@ -118,7 +132,7 @@ def run_sweep(
         evaluator: "vectorised" (TTFT, budget and cost) or "events" (the reader's side too, and migration).
         executor: any executor; None: the work is done in this process.
         progress: called in this process.
-        oracle: compute the oracle's TTFT at every budget, for the regrets; costs about as much as two arms a budget.
+        oracle: work out the regrets; this takes longer than the arms with the vectorised evaluator.
 
     Raises:
         ConfigurationError: no scenario, arm or seed, or a scenario and an arm that cannot be combined; the message
@@ -126,14 +140,39 @@ def run_sweep(
     """
     check_names(scenarios, arms)
     seeds = seed_numbers(seeds)
-    units = _units(scenarios, arms, seeds, evaluator, oracle=oracle)
+    units = _units(scenarios, arms, seeds, evaluator)
     # A large trace is sent to the workers once, not with every unit of work.
     sharing = (
         share(executor, source) if executor is not None and isinstance(source, Trace) else nullcontext(source)
     )
+    bounded = oracle or any(arm.policy == ORACLE for arm in arms)
+    total = len(units) + (len(scenarios) * len(seeds) if bounded else 0)
     with sharing as handle:
-        done = run_all(executor, _evaluate, [(handle, unit) for unit in units], progress)
-    return _reduce(units, done, scenarios, arms, seeds, evaluator)
+        done = run_all(executor, _evaluate, [(handle, unit) for unit in units], _ahead(progress, 0, total))
+        figures = {
+            (unit.scenario.name, unit.seed, arm): each
+            for unit, (found, _) in zip(units, done, strict=True)
+            for arm, each in zip(unit.arms, found, strict=True)
+        }
+        bounds = _bounds(scenarios, arms, seeds, figures, regrets=oracle) if bounded else []
+        found = run_all(
+            executor, _oracles, [(handle, bound) for bound in bounds], _ahead(progress, len(units), total)
+        )
+    best = {
+        (bound.scenario.name, bound.seed, share): each
+        for bound, oracles in zip(bounds, found, strict=True)
+        for share, each in zip(bound.shares, oracles, strict=True)
+    }
+    cells = [
+        _cell(scenario, arm, seeds, evaluator, arms, figures, best, regrets=oracle)
+        for scenario, arm in itertools.product(scenarios, arms)
+    ]
+    return Swept(cells, next((example for _, example in done if example is not None), None))
+
+
+def _ahead(progress: Progress | None, before: int, total: int) -> Progress | None:
+    """Return the same progress for a part of the work that begins after `before` of `total` units."""
+    return None if progress is None else lambda done, _: progress(before + done, total)
 
 
 def figures_key(arm: Arm) -> Arm:
@@ -182,45 +221,76 @@ def cell(
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """A unit of work: some arms, and the oracles of some budgets, on one scenario and seed."""
+    """A unit of work: some arms on one scenario and seed."""
 
     scenario: Scenario
     seed: int
     arms: tuple[Arm, ...]
-    oracle_budgets: tuple[float, ...]
     evaluator: EvaluatorName
 
 
 @dataclass(frozen=True, slots=True)
-class _Done:
-    figures: tuple[SeedFigures, ...]
-    oracles: tuple[tuple[float, float], ...]
-    example: RouteRecord | None = None
+class _Bounds:
+    """A unit of work: the oracles of some budgets on one scenario and seed.
+
+    Attributes:
+        shares: the budgets.
+        shown: those of which every figure is shown, and not only the mean and P99 that others are compared with.
+    """
+
+    scenario: Scenario
+    seed: int
+    shares: tuple[float, ...]
+    shown: frozenset[float]
 
 
 def _units(
-    scenarios: Sequence[Scenario],
-    arms: Sequence[Arm],
-    seeds: Sequence[int],
-    evaluator: EvaluatorName,
-    *,
-    oracle: bool,
+    scenarios: Sequence[Scenario], arms: Sequence[Arm], seeds: Sequence[int], evaluator: EvaluatorName
 ) -> list[_Unit]:
     if evaluator not in ("vectorised", "events"):
         raise ConfigurationError(
             f"no evaluator is called {evaluator!r}. {nearest(evaluator, ('events', 'vectorised'))}"
         )
-    distinct = tuple(dict.fromkeys(figures_key(arm) for arm in arms))
-    budgets = tuple(dict.fromkeys(arm.budget for arm in arms if arm.policy != ORACLE)) if oracle else ()
-    units = []
+    distinct = tuple(dict.fromkeys(figures_key(arm) for arm in arms if arm.policy != ORACLE))
+    together = [distinct] if evaluator == "vectorised" else [(arm,) for arm in distinct]
+    return [
+        _Unit(scenario, seed, some, evaluator)
+        for scenario, seed in itertools.product(scenarios, seeds)
+        for some in together
+    ]
+
+
+Figures = Mapping[tuple[str, int, Arm], SeedFigures]
+
+
+def _bounds(
+    scenarios: Sequence[Scenario],
+    arms: Sequence[Arm],
+    seeds: Sequence[int],
+    figures: Figures,
+    *,
+    regrets: bool,
+) -> list[_Bounds]:
+    found = []
     for scenario, seed in itertools.product(scenarios, seeds):
-        if evaluator == "vectorised":
-            units.append(_Unit(scenario, seed, distinct, budgets, evaluator))
-            continue
-        units += [_Unit(scenario, seed, (arm,), (), evaluator) for arm in distinct]
-        if budgets:
-            units.append(_Unit(scenario, seed, (), budgets, evaluator))
-    return units
+        shares = {arm: _share(arm, arms, figures, scenario.name, seed) for arm in arms}
+        shown = frozenset(share for arm, share in shares.items() if arm.policy == ORACLE)
+        needed = shares.values() if regrets else shown
+        found.append(_Bounds(scenario, seed, tuple(dict.fromkeys(needed)), shown))
+    return found
+
+
+def _share(arm: Arm, arms: Sequence[Arm], figures: Figures, scenario: str, seed: int) -> float:
+    """Return the budget of the oracle that an arm is compared with, or, for an oracle, that it shows."""
+    spenders = [arm]
+    if arm.policy == ORACLE:
+        spenders = [
+            other
+            for other in arms
+            if other.budget == arm.budget and other.policy != ORACLE and not keeps_no_budget(other.policy)
+        ]
+    used = [figures[scenario, seed, figures_key(other)].budget_used for other in spenders]
+    return min(max(arm.budget, *used, 0.0), 1.0)
 
 
 def seed_numbers(seeds: int | Sequence[int]) -> Sequence[int]:
@@ -249,21 +319,22 @@ def check_names(scenarios: Sequence[Scenario], arms: Sequence[Arm]) -> None:
         raise ConfigurationError(f"two scenarios are called {twice!r}; give them different names")
 
 
-def _evaluate(handle: Any, unit: _Unit) -> _Done:
-    """Run one unit of work; runs in a worker."""
-    source: Source = shared_value(handle)
-    scenario, seed = unit.scenario, unit.seed
-    with errors_named(scenario, seed):
-        trace = source if isinstance(source, Trace) else source(seed)
-        workload = resolve(trace, scenario, seed=seed)
-        outcomes = (_outcome(workload, unit, arm) for arm in unit.arms)
+def _evaluate(handle: Any, unit: _Unit) -> tuple[list[SeedFigures], RouteRecord | None]:
+    """Return the figures of each arm, and an answer that migrated; runs in a worker."""
+    with errors_named(unit.scenario, unit.seed):
+        workload = _workload(handle, unit.scenario, unit.seed)
         figures = []
         example = None
-        for outcome in outcomes:  # one at a time: columns of a long trace are large
-            figures.append(figures_of(outcome, scenario.constrained))
+        for arm in unit.arms:  # one at a time: columns of a long trace are large
+            outcome = _outcome(workload, unit, arm)
+            figures.append(figures_of(outcome, unit.scenario.constrained))
             example = example or outcome.example
-        oracles = tuple(_oracle(workload, scenario, budget, seed) for budget in unit.oracle_budgets)
-        return _Done(tuple(figures), oracles, example)
+        return figures, example
+
+
+def _workload(handle: Any, scenario: Scenario, seed: int) -> Workload:
+    source: Source = shared_value(handle)
+    return resolve(source if isinstance(source, Trace) else source(seed), scenario, seed=seed)
 
 
 def _outcome(workload: Workload, unit: _Unit, arm: Arm) -> Outcome:
@@ -272,44 +343,43 @@ def _outcome(workload: Workload, unit: _Unit, arm: Arm) -> Outcome:
     return evaluate(workload, unit.scenario, arm, seed=unit.seed)
 
 
-def _oracle(workload: Workload, scenario: Scenario, budget: float, seed: int) -> tuple[float, float]:
-    """Return the least mean and the least P99 of TTFT at a budget, s."""
-    arm = Arm(ORACLE, budget)
-    least_mean = evaluate(workload, scenario, arm, seed=seed, objective="mean")
-    least_p99 = evaluate(workload, scenario, arm, seed=seed, objective="p99")
-    return (
-        figures_of(least_mean, scenario.constrained).ttft_mean_s,
-        figures_of(least_p99, scenario.constrained).ttft_p99_s,
-    )
+def _oracles(handle: Any, bounds: _Bounds) -> list[SeedFigures]:
+    """Return the figures of the oracles of each budget; runs in a worker."""
+    scenario, seed = bounds.scenario, bounds.seed
+    with errors_named(scenario, seed):
+        workload = _workload(handle, scenario, seed)
+
+        def figures(share: float, objective: Objective) -> SeedFigures:
+            outcome = evaluate(workload, scenario, Arm(ORACLE, share), seed=seed, objective=objective)
+            return figures_of(outcome, scenario.constrained)
+
+        def best(share: float) -> SeedFigures:
+            quantiles: tuple[Objective, ...] = ("p50", "p90", "p99") if share in bounds.shown else ("p99",)
+            names = {objective: f"ttft_{objective}_s" for objective in quantiles}
+            least = {name: getattr(figures(share, objective), name) for objective, name in names.items()}
+            return replace(figures(share, "mean"), **least)
+
+        return [best(share) for share in bounds.shares]
 
 
-def _reduce(
-    units: Sequence[_Unit],
-    done: Sequence[_Done],
-    scenarios: Sequence[Scenario],
-    arms: Sequence[Arm],
+def _cell(
+    scenario: Scenario,
+    arm: Arm,
     seeds: Sequence[int],
     evaluator: EvaluatorName,
-) -> Swept:
-    figures: dict[tuple[str, int, Arm], SeedFigures] = {}
-    oracles: dict[tuple[str, int, float], tuple[float, float]] = {}
-    for unit, one in zip(units, done, strict=True):
-        at = unit.scenario.name, unit.seed
-        figures |= {(*at, arm): each for arm, each in zip(unit.arms, one.figures, strict=True)}
-        oracles |= {(*at, b): each for b, each in zip(unit.oracle_budgets, one.oracles, strict=True)}
-    cells = []
-    for scenario, arm in itertools.product(scenarios, arms):
-        keys = [(scenario.name, seed) for seed in seeds]
-        mine = [figures[*key, figures_key(arm)] for key in keys]
-        best = _best(oracles, keys, arm.budget)
-        cells.append(cell(scenario, arm, evaluator, mine, best))
-    return Swept(cells, next((one.example for one in done if one.example is not None), None))
+    arms: Sequence[Arm],
+    figures: Figures,
+    best: Mapping[tuple[str, int, float], SeedFigures],
+    *,
+    regrets: bool,
+) -> Cell:
+    def oracle(seed: int) -> SeedFigures:
+        return best[scenario.name, seed, _share(arm, arms, figures, scenario.name, seed)]
 
-
-def _best(
-    oracles: Mapping[tuple[str, int, float], tuple[float, float]],
-    keys: Sequence[tuple[str, int]],
-    budget: float,
-) -> list[tuple[float, float]] | None:
-    found = [oracles[*key, budget] for key in keys if (*key, budget) in oracles]
-    return found if len(found) == len(keys) else None
+    if arm.policy == ORACLE:
+        return cell(scenario, arm, evaluator, [oracle(seed) for seed in seeds], None)
+    mine = [figures[scenario.name, seed, figures_key(arm)] for seed in seeds]
+    if not regrets or any(one.failed for one in mine):  # the oracle answers every request
+        return cell(scenario, arm, evaluator, mine, None)
+    oracles = [(one.ttft_mean_s, one.ttft_p99_s) for one in map(oracle, seeds)]
+    return cell(scenario, arm, evaluator, mine, oracles)

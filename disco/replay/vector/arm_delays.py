@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from disco.dispatch.policies.policy import Delays, Policy
 from disco.dispatch.policies.policy_registry import AUTO, build_policy
 from disco.dispatch.request_features import Features
 from disco.errors import ConfigurationError
-from disco.replay.vector.oracle import oracle_delays
+from disco.replay.vector.oracle import Objective, oracle_delays
 from disco.replay.vector.policy_delays import delays
 from disco.replay.workload.scenario import DEVICE, SERVER, Arm, Scenario, Workload
 
@@ -28,7 +28,6 @@ __all__ = [
     "server_leads",
 ]
 
-Objective = Literal["mean", "p99"]
 ORACLE: Final = "oracle"
 RECORDED: Final = "recorded"
 

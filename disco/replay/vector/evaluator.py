@@ -40,7 +40,7 @@ def evaluate(
         scenario: device, server and reader. The oracle is a bound and ignores the scenario's faults, queue and loading.
         arm: the policy and its numbers; without migration.
         seed: seed of the policy's own random draws.
-        objective: the figure that an oracle minimises, the mean of TTFT or its P99.
+        objective: the figure of TTFT that an oracle minimises.
 
     Raises:
         ConfigurationError: the arm or the scenario needs the event-accurate evaluator, or as for

@@ -30,15 +30,15 @@ import anyio
 from cascade.counting_proxy import CountingProxy, counted
 from helpers import tests_path  # noqa: F401 - finds the servers of the tests
 from helpers.measuring import Columns, options
+from papers.ladder.ladder_statistics import wilson
+from papers.measure.few_shot import PLAIN_TEMPLATE, FewShotPrompt, choose_examples
+from papers.measure.labelled_texts import LabelledText, read_texts
 from servers import native_llama_server
 
 from disco import AsyncDisco, RouteLog, Tier
-from disco.cli.measurement.few_shot import PLAIN_TEMPLATE, FewShotPrompt, choose_examples
-from disco.cli.measurement.labelled_texts import LabelledText, read_texts
 from disco.dispatch import Preset
 from disco.endpoints.llamacpp import LlamaCppEndpoint
-from disco.replay.ladder.ladder_statistics import wilson
-from disco.replay.ladder.recorded_verdicts import read_verdicts, replay_verdicts
+from disco.replay.verdicts import read_verdicts, replay_verdicts
 from disco.session.records.route_record import RouteRecord
 
 LABELS = ("negative", "positive")
@@ -246,7 +246,7 @@ def report(beta: float, name: str, way: Way, figures: Figures, record: Path) -> 
             print(f"  bytes of {endpoint}: {recorded} in the records, {by_proxy} at the proxy: {same}")
     if not way.tiers:
         return
-    found = replay_verdicts(read_verdicts(record))
+    found = replay_verdicts(read_verdicts(record)[0])
     for one in found:
         count = len(one.verdicts)
         half = 1.96 * math.sqrt(beta * (1.0 - beta) / count)

@@ -15,7 +15,7 @@ import zlib
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from disco.cli.measurement.labelled_texts import read_texts
+from papers.measure.labelled_texts import read_texts
 
 NAME = "gold (simulated)"
 

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from itertools import groupby
 
 import numpy as np
+from papers.measure.squad_questions import Question, read_questions
 
-from disco.cli.measurement.squad_questions import Question, read_questions
 from disco.dispatch import estimate_tokens
 from disco.endpoints.llamacpp.model.model_files import resolve_model
 from disco.endpoints.llamacpp.model.native import NativeModel

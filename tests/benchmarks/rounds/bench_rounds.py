@@ -11,7 +11,7 @@ meanwhile; the beginning, in which the target writes alone while the drafter rea
 measured in several passes over the whole table; the median counts. The terms of the formula (`speculate.predict`) are
 of the same answers: seconds per drafted token, median round trip (what neither queue nor batch explains), median batch
 by rows, and the acceptance of this draft over all cells. The simulator gets the same times, and where the draft agrees
-with each answer (as `disco fleet record` finds it) in place of the acceptance.
+with each answer (as `python -m papers.fleet record` finds it) in place of the acceptance.
 
 Needs an idle machine with two cores: about ten minutes. --quick tries it in two.
 """

@@ -10,12 +10,12 @@ from statistics import fmean, median
 from typing import Any
 
 from pair_lab import Carried, Watch
+from papers.fleet.fleet_simulator import simulate_fleet
+from papers.fleet.fleet_toml import scenario_from
 
 from disco.endpoints.drafter import Drafted, Drafter, Drafting, DraftOrder
 from disco.events import Progress, Usage
-from disco.replay.fleet.configuration.fleet_toml import scenario_from
-from disco.replay.fleet.requests.fleet_trace import FleetRequest
-from disco.replay.fleet.simulation.fleet_simulator import simulate_fleet
+from disco.replay.pairs.pair_trace import FleetRequest
 from disco.speculate.predict import token_s
 from disco.speculate.seen import Seen, VerifyCurve
 

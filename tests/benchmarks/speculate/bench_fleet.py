@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import time
 
-from disco.replay.fleet.configuration.fleet_toml import scenario_from
-from disco.replay.fleet.simulation.fleet_simulator import requests_of, simulate_fleet
+from papers.fleet.fleet_simulator import requests_of, simulate_fleet
+from papers.fleet.fleet_toml import scenario_from
 
 BAR = 50_000
 CONTENT = {

@@ -8,7 +8,7 @@ import pytest
 from disco.cli.demonstration.comparison import Row, beside, cells
 from disco.cli.demonstration.demo import SCENES
 from disco.cost import Charge, Ledger, Phase
-from disco.timeline import read_record
+from disco.record import read_record
 
 RECORDS = Path(__file__).parents[3] / "docs" / "pictures" / "records"
 MOVED = read_record((RECORDS / "move.jsonl").read_bytes())

@@ -254,7 +254,7 @@ def test_the_page_describes_every_option_and_every_subject():
     sources = [path.read_text(encoding="utf-8") for path in (ROOT / "disco" / "cli" / "doctor").glob("*.py")]
     said = r'(?:works|does_not|unchecked)\(\s*"([\w. ]+)"'
     subjects = {name for source in sources for name in re.findall(said, source)}
-    assert len(subjects) > 20
+    assert subjects
     assert subjects - set(re.findall(r"^\| ([\w. ]+?) \|", page, re.MULTILINE)) == set()
 
 

@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_stations import HOME, PHONE, at, check_record, one, same, trace
+from papers.fleet.fleet_figures import answer_record
+from papers.fleet.fleet_simulator import simulate_fleet
+from papers.fleet.fleet_toml import scenario_from
 
 from disco.cost import Phase, Rates
 from disco.dispatch import Migration, Plan, Start
 from disco.endpoints.simulation.simulated_script import Fault
 from disco.errors import ConfigurationError, FailureKind
 from disco.profiles import Empirical
-from disco.replay.fleet.configuration.fleet_toml import scenario_from
-from disco.replay.fleet.requests.fleet_trace import FleetRequest
-from disco.replay.fleet.results.fleet_figures import answer_record
-from disco.replay.fleet.simulation.fleet_simulator import simulate_fleet
 from disco.replay.pairs import Pair
+from disco.replay.pairs.pair_trace import FleetRequest
 from disco.replay.stations import KnownTimes, Station, resolve_stations, simulate_stations
 from disco.replay.workload.trace import Trace
 from disco.session.records.route_record import RouteRecord

@@ -70,8 +70,7 @@ def test_an_endpoint_alone_that_is_best_is_called_so_and_the_best_with_a_budget_
         "device_only alone is no slower and no more expensive than that.",
         "An oracle that knows every TTFT in advance has 5.00 s at the same budget: no better.",
     ]
-    # What has more budget than the oracle may be below it.
-    same = cell("wait_time", p99=4.01, cost=1.0, regret=-0.1)
+    same = cell("wait_time", p99=4.01, cost=1.0)
     told = findings(report(DEVICE_ONLY, cell("race", p99=3.0, cost=0.5), same))
     assert told[2:] == [
         "That is against device_only (4.00 s) the same P99 TTFT and the same cost.",

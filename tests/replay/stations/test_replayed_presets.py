@@ -95,7 +95,9 @@ def test_what_cannot_be_replayed_is_refused(tmp_path, capsys):
 def test_a_device_may_draft_for_the_server_of_a_preset(tmp_path):
     path, _ = recording(tmp_path, load_preset("fast"), requests=20, prompts=(60, 110), answers=(90, 120))
     pair = tmp_path / "pair.toml"
-    pair.write_text("verify_ms = [[1, 29], [2, 31], [5, 43], [9, 61]]\nrtt_ms = 2\nacceptance = 0.8\ndraft_ms = 3\n")
+    pair.write_text(
+        "verify_ms = [[1, 29], [2, 31], [5, 43], [9, 61]]\nrtt_ms = 2\nacceptance = 0.8\ndraft_ms = 3\n"
+    )
     mine = tmp_path / "mine.toml"
     mine.write_text(
         '[dispatch]\npolicy = "server_only"\n[playback]\npace_tps = "off"\n[speculate]\nwindow = 4\n'

@@ -27,10 +27,10 @@ from disco.endpoints.prebuilt.prebuilt_endpoint import PrebuiltEndpoint
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from disco.errors import ConfigurationError, ModelFileError
+from disco.record import read_record
 from disco.server import Metrics, NamedModel, NamedModels, make_app, serve
 from disco.server.api_errors import Refusal
 from disco.state import limiter_of
-from disco.timeline import read_record
 
 pytestmark = pytest.mark.real  # upstream servers are asked over sockets
 

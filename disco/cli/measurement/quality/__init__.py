@@ -1,1 +1,0 @@
-"""`disco measure quality`: how good an answer is that one model begins and another ends."""

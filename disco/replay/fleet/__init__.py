@@ -1,1 +1,0 @@
-"""Fleets of drafting devices and verify servers, in virtual time: `disco fleet`."""

@@ -1,1 +1,0 @@
-"""What a fleet consists of and how it works, as a TOML file."""

@@ -1,1 +1,0 @@
-"""Requests to a fleet: traces, made-up ones, and when they arrive."""

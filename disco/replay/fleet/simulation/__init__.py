@@ -1,1 +1,0 @@
-"""The fleet in virtual time: events, servers, links, rounds."""

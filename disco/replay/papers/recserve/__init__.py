@@ -1,8 +1,0 @@
-"""The RecServe paper's evaluation, disco's figures beside the printed ones."""
-
-from disco.replay.papers.recserve.ladder_material import Material, cut_for_tuning
-from disco.replay.papers.recserve.recserve_page import recserve_page
-from disco.replay.papers.recserve.recserve_run import RecServeResult, run_recserve
-from disco.replay.papers.recserve.recserve_tables import recserve_tables
-
-__all__ = ["Material", "RecServeResult", "cut_for_tuning", "recserve_page", "recserve_tables", "run_recserve"]
