@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
-from disco.replay.report.chart_style import Plot, Style, Trace, axis, layout, literal, numbers
-from disco.replay.report.page_skeleton import PageContent, PageScenario, render_page
-from disco.replay.report.terminal_tables import TableData
+from disco.replay.report import (
+    PageContent,
+    PageScenario,
+    Plot,
+    Style,
+    TableData,
+    axis,
+    layout,
+    literal,
+    numbers,
+    render_page,
+)
 from papers.dsd.dsd_claims import claims
 from papers.dsd.dsd_run import (
     ALONE,
@@ -83,7 +92,7 @@ def _plain(table: PaperTable) -> TableData:
 
 def _table2(result: DsdResult) -> Plot:
     columns = [f"{number}: {c.drafters}D, {c.rtt_ms:.0f} ms" for number, c in CONFIGURATIONS.items()]
-    frames: dict[str, list[Trace]] = {}
+    frames: dict[str, list[dict[str, Any]]] = {}
     for place, data in enumerate(DATASETS):
         frames[str(place)] = [
             _line(arm, columns, [result.table2[data, n, arm].cell.tpot_ms for n in CONFIGURATIONS])
@@ -149,7 +158,7 @@ def _policies(result: DsdResult, part: str, title: str) -> Plot:
 
 def _line(
     name: str, x: Sequence[float] | Sequence[str], y: Sequence[float], *, mode: str = "lines+markers"
-) -> Trace:
+) -> dict[str, Any]:
     style = _LOOK[name]
     return {
         "type": "scatter",

@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 
 from disco.errors import ConfigurationError
-from disco.replay.sweeps.executors import Progress, run_all
-from disco.speculate.windows.network import Network
+from disco.replay import Progress, run_all
+from disco.speculate import Network
 from papers.fleet.fleet_trials import (
     ALONE,
     COMPARED,

@@ -8,8 +8,7 @@ from random import Random
 
 from disco.endpoints.llamacpp.output.agreement import Choice, agreement, load_model, prompt_ids, write_answer
 from disco.errors import ConfigurationError, DiscoError, EndpointFailure
-from disco.replay.pairs.pair_trace import FleetRequest, write_trace
-from disco.replay.sweeps.executors import available_cores
+from disco.replay import DraftedRequest, available_cores, write_drafts
 from papers.terminal import Screen, check_output
 
 __all__ = ["run_record"]
@@ -40,7 +39,7 @@ def run_record(screen: Screen, arguments: argparse.Namespace) -> int:
                 found = agreement(draft, prompt, answer, choice)
                 now_s += rng.expovariate(arguments.rate)
                 requests.append(
-                    FleetRequest(
+                    DraftedRequest(
                         prompt_tokens=len(prompt),
                         output_tokens=len(answer),
                         accepts=found.accepts,
@@ -52,7 +51,7 @@ def run_record(screen: Screen, arguments: argparse.Namespace) -> int:
                 tell(number + 1, len(prompts))
     finally:
         draft.close()
-    write_trace(arguments.out, requests)
+    write_drafts(arguments.out, requests)
     tokens, agreed = sum(one.output_tokens for one in requests), sum(sum(one.accepts) for one in requests)
     screen.line(
         f"{len(requests)} answers, {tokens:,} tokens; the draft model agrees at {agreed / tokens:.1%}."

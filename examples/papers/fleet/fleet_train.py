@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from disco.replay.sweeps.executors import open_executor
+from disco.replay import open_executor
 from papers.fleet.awc_training import Trained, train_awc
 from papers.fleet.window_comparison import Interval
 from papers.terminal import Screen, check_output, write

@@ -17,8 +17,8 @@ from papers.fleet.window_comparison import ORACLE, compare, compare_with
 
 from disco._resources import resource_text
 from disco.errors import ConfigurationError
+from disco.speculate import window_of
 from disco.speculate.seen import Seen, VerifyCurve
-from disco.speculate.windows import window_of
 from disco.speculate.windows.network import INPUTS, Network
 
 LAST_WINDOW = INPUTS.index("last_window")

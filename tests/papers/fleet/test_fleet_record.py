@@ -6,7 +6,7 @@ import pytest
 from papers.fleet.__main__ import main
 
 from disco.endpoints.llamacpp.output.agreement import Choice, agreement, load_model, prompt_ids, write_answer
-from disco.replay.pairs.pair_trace import load_trace
+from disco.replay.pairs.draft_trace import read_drafts
 
 pytestmark = pytest.mark.real
 
@@ -41,7 +41,7 @@ def test_the_command_writes_a_trace(tmp_path, capsys):
     texts.write_text("Name a river.\n\nName a tree.\nName a bird.\n")
     arguments = ["record", MODEL, MODEL, "--texts", str(texts), "--out", str(out), "--prompts", "2"]
     assert main([*arguments, "--tokens", "6", "--threads", "1", "--drafters", "2"]) == 0
-    requests = load_trace(out)
+    requests = read_drafts(out)
     assert [one.drafter for one in requests] == [0, 1]
     assert 0 < requests[0].arrival_s < requests[1].arrival_s
     for one in requests:
