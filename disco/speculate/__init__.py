@@ -1,8 +1,17 @@
 """Rounds of drafting and verifying: the state machine, windows, estimates and messages; no I/O, no clock."""
 
-from disco.speculate.chunks import CloudMonitor, Reply, SplitPath, ahead_steps, equation3, makespan_chunk
+from disco.speculate.chunks import (
+    CloudMonitor,
+    Reply,
+    SplitPath,
+    ahead_steps,
+    equation3,
+    makespan_chunk,
+    prompt_s,
+)
 from disco.speculate.coupled import gumbel_noise
 from disco.speculate.estimates import Acceptance, Smoothed
+from disco.speculate.predict import token_s
 from disco.speculate.seen import Seen, VerifyCurve
 from disco.speculate.windows.catalog import WINDOWS, window_of
 from disco.speculate.windows.contract import Window
@@ -28,5 +37,7 @@ __all__ = [
     "gumbel_noise",
     "inputs_of",
     "makespan_chunk",
+    "prompt_s",
+    "token_s",
     "window_of",
 ]

@@ -10,7 +10,6 @@ from disco.replay.report import (
     PageScenario,
     Plot,
     Style,
-    TableData,
     axis,
     layout,
     literal,
@@ -37,7 +36,6 @@ from papers.dsd.printed_values import (
     WINDOWS,
     printed,
 )
-from papers.paper_table import PaperTable
 
 __all__ = ["dsd_page"]
 
@@ -60,7 +58,7 @@ def dsd_page(result: DsdResult) -> str:
     Raises:
         ConfigurationError: plotly is not installed.
     """
-    shared = [_plain(table) for table in dsd_tables(result) if not table.title.startswith("Table 2")]
+    shared = [table for table in dsd_tables(result) if not table.title.startswith("Table 2")]
     return render_page(
         PageContent(
             title="The DSD paper's evaluation",
@@ -72,7 +70,7 @@ def dsd_page(result: DsdResult) -> str:
                 f"{one.claim}: printed {one.printed}; here {one.ours}. {one.verdict}."
                 for one in claims(result)
             ],
-            scenarios=[PageScenario(data, [_plain(table2(result, data)), *shared]) for data in DATASETS],
+            scenarios=[PageScenario(data, [table2(result, data), *shared]) for data in DATASETS],
             look=_LOOK,
             plots=[
                 _table2(result),
@@ -84,10 +82,6 @@ def dsd_page(result: DsdResult) -> str:
             'LAB: length-aware batches. AWC: the paper\'s adaptive window, here "adaptive".',
         )
     )
-
-
-def _plain(table: PaperTable) -> TableData:
-    return TableData(table.title, table.header, table.rows, table.notes)
 
 
 def _table2(result: DsdResult) -> Plot:

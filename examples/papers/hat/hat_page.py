@@ -10,7 +10,6 @@ from disco.replay.report import (
     PageScenario,
     Plot,
     Style,
-    TableData,
     axis,
     layout,
     literal,
@@ -55,7 +54,7 @@ def hat_page(result: HatResult) -> str:
     Raises:
         ConfigurationError: plotly is not installed.
     """
-    tables = [TableData(t.title, t.header, t.rows, t.notes) for t in hat_tables(result)]
+    tables = hat_tables(result)
     others = {SPEC_BENCH: CNN_DM, CNN_DM: SPEC_BENCH}
     return render_page(
         PageContent(

@@ -13,9 +13,8 @@ from papers.fleet.fleet_scenario import FleetScenario
 from papers.fleet.fleet_simulator import Finished, requests_of, simulate_fleet
 from papers.fleet.fleet_toml import scenario_from
 
-from disco.replay.pairs.draft_trace import DraftedRequest
-from disco.speculate.predict import token_s
-from disco.speculate.seen import Seen, VerifyCurve
+from disco.replay import DraftedRequest
+from disco.speculate import Seen, VerifyCurve, token_s
 
 
 def scenario(**changed: Any) -> FleetScenario:

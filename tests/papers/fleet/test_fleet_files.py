@@ -20,8 +20,7 @@ from papers.fleet.made_up_requests import made_up_requests
 from papers.fleet.shipped_fleets import fleet_path, shipped_fleets
 
 from disco.errors import ConfigurationError
-from disco.replay.pairs.draft_trace import DraftedRequest, read_drafts, write_drafts
-from disco.replay.sweeps.executors import open_executor
+from disco.replay import DraftedRequest, open_executor, read_drafts, write_drafts
 
 SMALL = """
 seed = 3

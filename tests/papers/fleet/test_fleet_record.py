@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 from papers.fleet.__main__ import main
+from papers.fleet.agreement import Choice, agreement, write_answer
+from papers.local_model import LocalModel
 
-from disco.endpoints.llamacpp.output.agreement import Choice, agreement, load_model, prompt_ids, write_answer
-from disco.replay.pairs.draft_trace import read_drafts
+from disco.replay import read_drafts
 
 pytestmark = pytest.mark.real
 
@@ -15,9 +16,9 @@ MODEL = "smollm2-135m"
 
 @pytest.mark.slow
 def test_a_model_agrees_with_itself_and_not_with_a_strangers_tokens():
-    model = load_model(MODEL, threads=1, context_tokens=256)
+    model = LocalModel(MODEL, threads=1, context_tokens=256)
     try:
-        prompt = prompt_ids(model, [{"role": "user", "content": "Name three rivers."}], MODEL)
+        prompt = model.prompt([{"role": "user", "content": "Name three rivers."}])
         for temperature in (0.0, 0.8):
             choice = Choice(temperature, seed=7)
             answer = write_answer(model, prompt, 8, choice)

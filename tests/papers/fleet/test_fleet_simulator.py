@@ -15,7 +15,7 @@ from papers.fleet.fleet_simulator import Finished, Simulation, requests_of, simu
 from papers.fleet.fleet_toml import scenario_from
 from papers.fleet.fleet_topology import expand
 
-from disco.replay.pairs.draft_trace import DraftedRequest, write_drafts
+from disco.replay import DraftedRequest, write_drafts
 
 TARGET = {"steps_ms": [[1, 10], [8, 12], [64, 40]], "draft_steps_ms": [[1, 2], [8, 3]]}
 

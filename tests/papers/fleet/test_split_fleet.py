@@ -25,8 +25,8 @@ from papers.hat.split_requests import Drafts, accept_length, lengths, placed, wi
 from papers.hat.split_simulator import cloud_curve, simulate_split, split_path
 
 from disco.errors import ConfigurationError
-from disco.replay.pairs.draft_trace import DraftedRequest
-from disco.speculate.chunks import equation3, prompt_s
+from disco.replay import DraftedRequest
+from disco.speculate import equation3, prompt_s
 
 
 class Made(SplitModel):
