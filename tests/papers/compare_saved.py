@@ -88,6 +88,7 @@ KNOWN = [
         r"chunks lower TTFT \(Table V|cuts TBT by 49\.5 %",
         "Whether a claim holds comes first in its verdict; its figures are as they were.",
     ),
+    KnownChange("dsd", r"fleet measure, 1 thread", "The command that measured passes has its new name."),
     KnownChange("fleet-train", r"^made\.by: ", "The command that made the weights has its new name."),
 ]
 
