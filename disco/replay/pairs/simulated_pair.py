@@ -13,6 +13,7 @@ from disco.candidate import Payer
 from disco.errors import ConfigurationError
 from disco.rates import Rates
 from disco.replay.pairs.draft_trace import DraftedRequest
+from disco.speculate import Window
 from disco.speculate.chunks import SplitPath, branch_depth
 from disco.speculate.predict import best_window, token_s
 from disco.speculate.seen import Seen, VerifyCurve
