@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import ast
 import contextlib
 import dataclasses
@@ -134,14 +133,6 @@ def test_every_argument_of_a_client_is_described():
     assert names <= described
     assert names <= set(re.findall(r"\w+", inspect.getdoc(Disco)))
     assert names <= set(re.findall(r"`(\w+)`", "\n".join(rows)))
-
-
-def test_every_option_of_disco_serve_is_described():
-    (commands,) = (action.choices for action in _parser()._actions if isinstance(action.choices, dict))
-    shown = [action for action in commands["serve"]._actions if action.help != argparse.SUPPRESS]
-    given = {option for action in shown for option in action.option_strings}
-    page = TEXTS[ROOT / "docs" / "reference" / "server.md"]
-    assert given - set(re.findall(r"--[\w-]+", page)) == {"-h", "--help"}
 
 
 HOP = re.compile(r"^\|[^|]+\| `(disco/[\w/]+\.py)` \| ((?:`\w+`(?:, )?)+) \|$", re.MULTILINE)

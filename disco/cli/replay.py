@@ -15,7 +15,7 @@ from disco.amounts import plural
 from disco.cli.console import Screen
 from disco.cli.option_types import asked_one_by_one, parse_budgets, parse_policies
 from disco.cli.output_files import check_output, require_plotly, write
-from disco.cli.replay_options import fill_defaults, option
+from disco.cli.replay_options import add_replay, fill_defaults, option
 from disco.cli.scenario_options import auto_policy, described, left_out, read, situation_of
 from disco.dispatch import available_presets, load_preset
 from disco.errors import ConfigurationError
@@ -33,7 +33,7 @@ from disco.replay.workload.synthetic import Arrivals, synthetic_trace
 from disco.replay.workload.trace import Trace
 from disco.replay.workload.trace_survey import Survey, survey
 
-__all__ = ["run_replay"]
+__all__ = ["add", "run_replay"]
 
 BUDGETS = "0.1:0.9:0.1"
 EVENT_BUDGETS = "0.5"
@@ -43,23 +43,29 @@ LENGTHS = "lengths-azure-conv-2023"
 WORTH_PROCESSES = {"vectorised": 20_000_000, "events": 2_000}
 SYNTHETIC, FILE, CHUNKS = "synthetic", "file", "chunks"
 VERDICTS = "verdicts"
+PRESETS = "presets"
 KINDS = {
     FILE: "a trace file",
     CHUNKS: "a trace file in chunks (--chunk-rows)",
     SYNTHETIC: "`synthetic` requests",
     VERDICTS: "the verdicts of recorded routes (--verdicts)",
+    PRESETS: "recorded routes under whole presets (--preset)",
 }
 # The kinds of replay that each option applies to. Options not listed apply to all.
 APPLIES = {
     **dict.fromkeys(("format", "skip_invalid"), (FILE, CHUNKS)),
     **dict.fromkeys(("requests", "arrivals", "mean_interval", "lengths"), (SYNTHETIC,)),
-    **dict.fromkeys(("device", "server", "price", "max_tokens", "seeds"), (FILE, CHUNKS, SYNTHETIC)),
+    **dict.fromkeys(("device", "server", "price"), (FILE, CHUNKS, SYNTHETIC)),
+    **dict.fromkeys(("max_tokens", "seeds"), (FILE, CHUNKS, SYNTHETIC, PRESETS)),
     **dict.fromkeys(("policy", "tail", "exchange_rate", "budget"), (FILE, CHUNKS, SYNTHETIC)),
-    **dict.fromkeys(("events", "migrate", "pair"), (FILE, SYNTHETIC)),
+    **dict.fromkeys(("events", "migrate"), (FILE, SYNTHETIC)),
+    "pair": (FILE, SYNTHETIC, PRESETS),
+    "preset": (PRESETS,),
     "chunk_rows": (FILE, CHUNKS),
     "html": (FILE, CHUNKS, SYNTHETIC),
     **dict.fromkeys(("jobs", "scheduler"), (FILE, CHUNKS, SYNTHETIC)),
-    **dict.fromkeys(("verdicts", "beta", "histories"), (VERDICTS,)),
+    **dict.fromkeys(("verdicts", "beta"), (VERDICTS,)),
+    "histories": (VERDICTS, PRESETS),
 }
 ONLY_WITH_EVENTS = ("pace", "release", "device_slots", "idle_unload")
 NO_SETTINGS = frozenset((RECORDED, ORACLE, "random"))  # nobody changes to one of these
@@ -73,6 +79,12 @@ UNHEEDING = {
 }
 
 
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `disco replay`."""
+    add_replay(parser)
+    parser.set_defaults(run=run_replay)
+
+
 def run_replay(screen: Screen, arguments: argparse.Namespace) -> int:
     """Replay and report; return the exit status."""
     _check(arguments)
@@ -83,6 +95,10 @@ def run_replay(screen: Screen, arguments: argparse.Namespace) -> int:
         from disco.cli.replay_verdicts import replay_recorded_verdicts  # noqa: PLC0415 - rarely needed
 
         return replay_recorded_verdicts(screen, arguments)
+    if arguments.preset:
+        from disco.cli.replay_presets import replay_presets  # noqa: PLC0415 - rarely needed
+
+        return replay_presets(screen, arguments)
     run = _replay if arguments.chunk_rows is None else _replay_in_chunks
     report, advised = run(screen, arguments)
     for note in report.notes:
@@ -310,6 +326,8 @@ def _kind(arguments: argparse.Namespace) -> str:
         return SYNTHETIC
     if arguments.verdicts:
         return VERDICTS
+    if arguments.preset:
+        return PRESETS
     return FILE if arguments.chunk_rows is None else CHUNKS
 
 

@@ -23,8 +23,6 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "verify_requests": 1000,
 }
 
-Commands = Any  # argparse's own type for what `add_subparsers` returns is private
-
 
 def option(name: str) -> str:
     """Return an option as typed: "--max-tokens" for "max_tokens"."""
@@ -38,13 +36,11 @@ def fill_defaults(arguments: argparse.Namespace) -> None:
             setattr(arguments, name, value)
 
 
-def add_replay(commands: Commands) -> argparse.ArgumentParser:
-    """Add the command `disco replay`."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "replay",
-        help="show what policies and budgets would have done with a trace of requests",
-        description="Replays a trace (CSV, JSONL or Parquet; public workloads, benchmark output, recorded routes) "
-        "under several policies and budgets, and compares them with each other and with the best possible result.",
+def add_replay(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `disco replay`."""
+    parser.description = (
+        "Replays a trace (CSV, JSONL or Parquet; public workloads, benchmark output, recorded routes) "
+        "under several policies and budgets, and compares them with each other and with the best possible result."
     )
     parser.add_argument(
         "trace",
@@ -61,6 +57,13 @@ def add_replay(commands: Commands) -> argparse.ArgumentParser:
         "for recorded routes, `recorded` (default: what `auto` selects, optimal_wait if the device is the more "
         "expensive side, random, server_only, device_only, "
         "oracle)",
+    )
+    what.add_argument(
+        "--preset",
+        action="append",
+        metavar="P",
+        help="of recorded routes: follow a whole preset, shipped or a file, as a live client does; may be "
+        "given several times",
     )
     what.add_argument(
         "--budget",
@@ -141,7 +144,7 @@ def add_replay(commands: Commands) -> argparse.ArgumentParser:
     verdicts.add_argument(
         "--histories",
         metavar="FILE",
-        help="the histories of scores as they were before the recording (default: empty ones)",
+        help="the histories of scores as they were before the recording, also for --preset (default: empty ones)",
     )
     output = parser.add_argument_group("output")
     output.add_argument(
@@ -154,16 +157,13 @@ def add_replay(commands: Commands) -> argparse.ArgumentParser:
         metavar="N",
         help="hold only N requests in memory at a time (long Parquet traces)",
     )
-    return parser
 
 
-def add_tune(commands: Commands) -> argparse.ArgumentParser:
-    """Add the command `disco tune`."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "tune",
-        help="find the preset that serves an objective best on a trace",
-        description="Searches policy, budget, tail, exchange rate and pace on a trace, verifies the best few with "
-        "the real session, and writes a preset that AsyncDisco(preset=FILE) loads.",
+def add_tune(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `disco tune`."""
+    parser.description = (
+        "Searches policy, budget, tail, exchange rate and pace on a trace, verifies the best few with "
+        "the real session, and writes a preset that AsyncDisco(preset=FILE) loads."
     )
     parser.add_argument("trace", metavar="TRACE", help="a file, as for `disco replay`")
     _add_situation(parser)
@@ -188,7 +188,6 @@ def add_tune(commands: Commands) -> argparse.ArgumentParser:
     parser.add_argument(
         "--out", metavar="FILE", help="the file to write the preset to, a new one (default: tuned.toml)"
     )
-    return parser
 
 
 def _add_situation(parser: argparse.ArgumentParser) -> None:

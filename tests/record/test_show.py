@@ -11,7 +11,7 @@ import pytest
 from record.test_marks import moved
 
 from disco.cli import main
-from disco.cli.pictures.recording_lines import newest
+from disco.cli.show import newest
 from disco.plan import BudgetCut, CoolDown
 from disco.record import read_record, timeline_html, timeline_svg
 

@@ -151,7 +151,7 @@ class Chat:
     # ------------------------------------------------------------------ commands
 
     async def _obey(self, name: str, argument: str) -> None:
-        if name == "policy":
+        if name == "preset":
             self._choose(argument)
         elif name == "local":
             self._toggle_local()

@@ -12,10 +12,11 @@ import numpy as np
 from disco.candidate import Payer
 from disco.errors import ConfigurationError
 from disco.rates import Rates
-from disco.replay.pairs.pair_trace import FleetRequest
+from disco.replay.pairs.draft_trace import DraftedRequest
+from disco.speculate import Window
+from disco.speculate.chunks import SplitPath, branch_depth
 from disco.speculate.predict import best_window, token_s
 from disco.speculate.seen import Seen, VerifyCurve
-from disco.speculate.windows import Window
 from disco.speculate.windows.answer_windows import window_for
 
 __all__ = ["Pair", "Sequences"]
@@ -45,6 +46,27 @@ class Sequences:
 
 
 @dataclass(frozen=True, slots=True)
+class Ahead:
+    """What a split model drafts while a draft is verified: behind its last token, and behind others in that place.
+
+    Attributes:
+        path: where the draft goes.
+        branches: how many tokens are tried in the place of the last drafted one.
+        steps: most tokens drafted behind each of them.
+        hits: how often the correction of a wrong last token is one of them.
+    """
+
+    path: SplitPath
+    branches: int
+    steps: int
+    hits: float
+
+    def depth(self, drafted: int, draft_s: float) -> int:
+        """Return how deep each branch goes behind a draft of so many tokens, as live."""
+        return branch_depth(self.path, drafted, draft_s, branches=self.branches, steps=self.steps)
+
+
+@dataclass(frozen=True, slots=True)
 class Pair:
     """A drafter for a station that verifies.
 
@@ -64,15 +86,17 @@ class Pair:
         read_tps: prompt tokens that the drafter reads in a second; None: no time passes.
         drafter: name of who is charged for drafting; the name of a station, or another one.
         rates: what a token costs there.
-        window: a fixed number of drafted tokens, or the name of a rule (`speculate.windows`).
+        window: a fixed number of drafted tokens, or the name of a rule (`disco.speculate.WINDOWS`).
         max_window: most drafted tokens that a rule may choose.
         parallel: windows in flight; 1 drafts and verifies in turn.
         min_gain: the share of the time per token that drafting has to save; None: draft always.
+        reads_prompt: the drafter reads the prompt itself; False: it has what the server computed (a split model).
+        ahead: what it drafts while a draft is verified, in turn; None: it waits.
     """
 
     draft_s: float | None
     verify: VerifyCurve
-    acceptance: float | tuple[FleetRequest, ...]
+    acceptance: float | tuple[DraftedRequest, ...]
     round_trip_s: float = 0.0
     jitter_s: float = 0.0
     queue_s: float = 0.0
@@ -83,6 +107,8 @@ class Pair:
     max_window: int = 8
     parallel: int = 2
     min_gain: float | None = 0.1
+    reads_prompt: bool = True
+    ahead: Ahead | None = None
 
     def __post_init__(self) -> None:
         for name in ("draft_s", "round_trip_s", "jitter_s", "queue_s"):
