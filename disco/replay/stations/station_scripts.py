@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
-from itertools import accumulate, chain, islice, repeat
+from itertools import chain, islice, repeat
 from random import Random
 
 import numpy as np
@@ -14,8 +13,6 @@ from disco.endpoints.simulation.simulated_script import Fault, Scripted, play, p
 from disco.events import Delta, Ended, Usage
 from disco.profiles import LinearFit
 from disco.replay.pairs.pair_rounds import Asked, PairRounds
-from disco.replay.simulator.paced_flow import KnownPackets
-from disco.replay.simulator.paced_stretch import Pieces
 from disco.replay.stations.station import Station
 from disco.replay.stations.station_workload import StationWorkload
 from disco.request import Prefix
@@ -34,7 +31,7 @@ class Answers:
     """
 
     # Read only after the constructor.
-    __slots__ = ("columns", "max_tokens", "pieces", "prompt_tokens", "prose")
+    __slots__ = ("columns", "max_tokens", "prompt_tokens", "prose")
 
     def __init__(self, workload: StationWorkload, stations: Sequence[Station]) -> None:
         """Take the columns of a workload; `stations` are those that the workload was resolved for, in its order."""
@@ -42,7 +39,6 @@ class Answers:
         self.prompt_tokens: list[int] = workload.prompt_tokens.tolist()
         self.max_tokens = workload.max_tokens
         self.prose = prose(int(workload.answer_tokens.max()))
-        self.pieces = _pieces(len(self.prose))
         self.columns = {
             station.name: _Columns(workload, station, column) for column, station in enumerate(stations)
         }
@@ -58,12 +54,6 @@ class Answers:
             tokens += 1
             chars -= len(self.prose[prefix.tokens - tokens][0].text)
         return tokens
-
-
-@lru_cache(maxsize=8)
-def _pieces(tokens: int) -> Pieces | None:
-    """Return playback's properties of `prose(tokens)`."""
-    return Pieces.of([delta for packet in prose(tokens) for delta in packet])
 
 
 class _Columns:
@@ -220,28 +210,7 @@ class AnswerScripts:
             swallowed = answers.swallowed_tokens(prefix)
             generated += swallowed
             at += sum(islice(gaps, swallowed))
-        reason = "stop" if limit is None or total < limit else "length"
-
-        def ended() -> Ended:  # a function, because few attempts get this far
-            return Ended(reason, Usage(prompt_tokens, generated, cached_tokens))
-
-        if fault is None:
-            if answers.pieces is not None:
-                return KnownPackets(at, gaps, packets, answers.pieces, prefix.tokens, ended)
-            # The same as `play`, in one step.
-            times = list(islice(accumulate(chain((at,), gaps)), max(len(packets), 1)))
-            return chain(zip(times, packets, strict=False), ((times[-1], ended()),))
-        return _with_fault(packets, at, gaps, fault, start.endpoint, ended())
-
-
-def _with_fault(
-    packets: Sequence[list[Delta]],
-    at: float,
-    gaps: Iterator[float],
-    fault: Fault,
-    endpoint: str,
-    ended: Ended,
-) -> Iterator[Scripted]:
-    at = yield from play(packets, at, gaps, fault=fault, endpoint=endpoint)
-    if not math.isnan(at):  # the attempt did not fail
-        yield at, ended
+        at = yield from play(packets, at, gaps, fault=fault, endpoint=start.endpoint)
+        if not math.isnan(at):  # the attempt did not fail
+            reason = "stop" if limit is None or total < limit else "length"
+            yield at, Ended(reason, Usage(prompt_tokens, generated, cached_tokens))
