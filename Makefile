@@ -40,16 +40,16 @@ demo: $(VENV)/.demo
 	$(BIN)/disco demo
 
 chaos: $(VENV)/.demo
-	$(BIN)/disco demo --chaos
+	$(BIN)/python examples/chaos.py
 
 cascade: $(VENV)/.demo
-	$(BIN)/disco demo --cascade
+	$(BIN)/python examples/cascade.py
 
 assist: $(VENV)/.demo
-	$(BIN)/disco demo --assist
+	$(BIN)/python examples/assist.py
 
 speculate: $(VENV)/.demo
-	$(BIN)/disco demo --speculate
+	$(BIN)/python examples/speculate.py
 
 chat: $(VENV)/.quick
 	$(BIN)/disco chat

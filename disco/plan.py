@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from disco._moved import former_names
 from disco.candidate import Candidate, Place
 
 __all__ = [
@@ -330,7 +329,3 @@ class Plan:
         if self.cascade is None or self.cascade.above(candidate.name):
             return self.wants
         return self.wants & {"label_scores"} if candidate.label_scores else frozenset()
-
-
-if not TYPE_CHECKING:  # hidden from type checkers, so that they report the former names
-    __getattr__ = former_names("plan")

@@ -9,10 +9,10 @@ Needs: pip install "disco-llm[demo]"
 import asyncio
 
 from disco import AsyncDisco
-from disco.cli.demonstration.demo_server import DemoServer
+from disco.testing import ModelServer
 
 
-async def main(server: DemoServer) -> None:
+async def main(server: ModelServer) -> None:
     # No preset is named: the server answers, and the device takes over when it fails.
     async with AsyncDisco(
         local="smollm2-135m",
@@ -50,5 +50,5 @@ async def main(server: DemoServer) -> None:
 
 
 if __name__ == "__main__":
-    with DemoServer() as local_server:
+    with ModelServer() as local_server:
         asyncio.run(main(local_server))

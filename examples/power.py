@@ -10,8 +10,8 @@ Needs: pip install "disco-llm[demo]"
 import asyncio
 
 from disco import AsyncDisco, PowerReadings
-from disco.cli.demonstration.demo_server import DemoServer
 from disco.dispatch import load_preset
+from disco.testing import ModelServer
 
 MAINS = PowerReadings(on_battery=False, battery_share=1.0, metered=False)
 BATTERY = PowerReadings(on_battery=True, battery_share=0.7)
@@ -55,7 +55,7 @@ async def ask(client: AsyncDisco, model: str, label: str, *, local_only: bool = 
     )
 
 
-async def main(server: DemoServer) -> None:
+async def main(server: ModelServer) -> None:
     laptop = Laptop()
     async with AsyncDisco(
         local="smollm2-135m",
@@ -76,5 +76,5 @@ async def main(server: DemoServer) -> None:
 
 
 if __name__ == "__main__":
-    with DemoServer() as local_server:
+    with ModelServer() as local_server:
         asyncio.run(main(local_server))

@@ -9,17 +9,14 @@ Needs: pip install "disco-llm[demo]"
 import asyncio
 
 from disco import AsyncDisco, RouteLog
-from disco.cli.demonstration.demo_server import DemoServer
 from disco.profiles import load_server
-from disco.replay.formats import read_trace
-from disco.replay.vector.evaluator import evaluate
-from disco.replay.workload.from_recording import scenario_of_routes
-from disco.replay.workload.scenario import Arm, resolve
+from disco.replay import Arm, evaluate, read_trace, resolve, scenario_of_routes
+from disco.testing import ModelServer
 
 TOPICS = ["harbours", "lighthouses and those who kept them", "salt", "how maps of the sea were drawn"] * 2
 
 
-async def record(server: DemoServer) -> None:
+async def record(server: ModelServer) -> None:
     with RouteLog("routes.jsonl") as routes:
         async with AsyncDisco(
             local="smollm2-135m",
@@ -55,6 +52,6 @@ def replay() -> None:
 
 
 if __name__ == "__main__":
-    with DemoServer() as local_server:
+    with ModelServer() as local_server:
         asyncio.run(record(local_server))
     replay()

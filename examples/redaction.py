@@ -14,7 +14,7 @@ import re
 import httpx2
 
 from disco import AsyncDisco
-from disco.cli.demonstration.demo_server import DemoServer
+from disco.testing import ModelServer
 
 EMAIL = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
 CUSTOMERS = ("Ann Lee", "Bob Ray")
@@ -32,7 +32,7 @@ async def print_prompt(request: httpx2.Request) -> None:
         print("sent:", json.loads(request.content)["messages"][-1]["content"])
 
 
-async def main(server: DemoServer) -> None:
+async def main(server: ModelServer) -> None:
     async with AsyncDisco(
         base_url=server.base_url,
         api_key="none",  # this server checks no key
@@ -51,5 +51,5 @@ async def main(server: DemoServer) -> None:
 
 
 if __name__ == "__main__":
-    with DemoServer() as local_server:
+    with ModelServer() as local_server:
         asyncio.run(main(local_server))

@@ -10,10 +10,10 @@ import asyncio
 import json
 
 from disco import AsyncDisco
-from disco.cli.demonstration.demo_server import DemoServer
+from disco.testing import ModelServer
 
 
-async def main(server: DemoServer) -> None:
+async def main(server: ModelServer) -> None:
     async with AsyncDisco(
         local="smollm2-135m",
         preset="fast",
@@ -45,5 +45,5 @@ async def main(server: DemoServer) -> None:
 
 
 if __name__ == "__main__":
-    with DemoServer() as local_server:
+    with ModelServer() as local_server:
         asyncio.run(main(local_server))

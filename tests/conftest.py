@@ -27,8 +27,11 @@ os.environ["DISCO_POWER"] = "off"
 # Nor attaches to a `disco serve` of the user's, or of another test; a test that attaches names a folder.
 os.environ["DISCO_ATTACH"] = "off"
 
-from quick_model import use_quick_model
-from servers import LlamaServer, llama_cpp_server, native_llama_server
+# Its checks are asserts of tests, though they lie in the package; said before anything imports it.
+pytest.register_assert_rewrite("disco.testing.answering", "disco.testing.asking", "disco.testing.stopping")
+
+from quick_model import use_quick_model  # noqa: E402
+from servers import LlamaServer, llama_cpp_server, native_llama_server  # noqa: E402
 
 with contextlib.suppress(ImportError):  # the frameworks' environment has no hypothesis
     from hypothesis import HealthCheck, settings
@@ -44,10 +47,6 @@ with contextlib.suppress(ImportError):  # the frameworks' environment has no hyp
     settings.load_profile("steady")
     # For `make test-fast`: tests that do not say how many examples they draw draw fewer.
     settings.register_profile("fast", settings.get_profile("steady"), max_examples=25)
-
-
-# Its checks are asserts of tests, though they lie in the package.
-pytest.register_assert_rewrite("disco.testing.answering", "disco.testing.asking", "disco.testing.stopping")
 
 
 def pytest_configure(config: pytest.Config) -> None:

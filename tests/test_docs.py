@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import ast
 import contextlib
 import dataclasses
@@ -134,24 +133,13 @@ def test_every_argument_of_a_client_is_described():
     assert names <= set(re.findall(r"`(\w+)`", "\n".join(rows)))
 
 
-def test_every_option_of_disco_serve_is_described():
-    (commands,) = (action.choices for action in _parser()._actions if isinstance(action.choices, dict))
-    shown = [action for action in commands["serve"]._actions if action.help != argparse.SUPPRESS]
-    given = {option for action in shown for option in action.option_strings}
-    page = TEXTS[ROOT / "docs" / "reference" / "server.md"]
-    assert given - set(re.findall(r"--[\w-]+", page)) == {"-h", "--help"}
-
-
 HOP = re.compile(r"^\|[^|]+\| `(disco/[\w/]+\.py)` \| ((?:`\w+`(?:, )?)+) \|$", re.MULTILINE)
-WALKS = ["Path of a prompt", "Path of a token", "Path of a loser's charge", "Where to change a rule"]
 
 
-@pytest.mark.parametrize("title", WALKS)
-def test_every_hop_is_a_function_and_no_file_is_entered_twice(title):
-    section = TEXTS[ROOT / "docs" / "architecture.md"].split(f"### {title}\n")[1].split("\n#")[0]
-    hops = HOP.findall(section)
+def test_every_hop_is_a_function():
+    hops = HOP.findall(TEXTS[ROOT / "docs" / "architecture.md"])
+    assert hops
     for path, names in hops:
         tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
         functions = {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
         assert set(re.findall(r"`(\w+)`", names)) <= functions, path
-    assert len({path for path, _ in hops}) == len(hops) >= (10 if "rule" in title else 6)

@@ -57,6 +57,7 @@ def test_the_wheel_of_checkout_and_source_archive_is_the_package_its_data_and_it
     monkeypatch.chdir(top)
     found = names(wheel)
     assert names(top / hatchling_build.build_wheel(str(top))) == found
+    assert wheel.stat().st_size <= 2e6
     metadata = {name for name in found if ".dist-info/" in name}
     kinds = {
         ".py",

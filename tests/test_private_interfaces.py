@@ -253,7 +253,7 @@ def test_the_functions_of_llama_cpp():
     texts = [path.read_text(encoding="utf-8") for path in (PACKAGE / "endpoints" / "llamacpp").rglob("*.py")]
     called = re.compile(r"\b(?:lib|_lib|library)\.((?:llama|ggml)_\w+)")
     used = {name for text in texts for name in called.findall(text)}
-    assert len(used) > 20
+    assert "llama_decode" in used
     assert used <= set(dir(library))
     fields = {"n_ctx", "n_batch", "n_ubatch", "n_threads_batch", "no_perf"}
     assert fields <= set(dir(library.llama_context_default_params()))

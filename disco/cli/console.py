@@ -15,7 +15,6 @@ from typing import IO
 
 from rich.console import Console, RenderableType
 from rich.control import Control
-from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.segment import ControlType
 from rich.text import Text
@@ -139,25 +138,6 @@ class Screen:
         else:
             yield lambda _done, _total: None
         self.line(f"{what}: {time.monotonic() - started_at:.1f} s", style="dim")
-
-    @contextmanager
-    def board(self) -> Iterator[Callable[[Sequence[Sequence[tuple[str, str]]]], None] | None]:
-        """Show lines that change in place; the last ones stay.
-
-        Yields:
-            A function that shows these lines instead, each made of (text, style) pieces. None without a terminal.
-        """
-        self.flush_line()
-        if not self.is_terminal:
-            yield None
-            return
-        with Live(console=self._console, auto_refresh=False) as live:
-
-            def show(lines: Sequence[Sequence[tuple[str, str]]]) -> None:
-                rows = [Text.assemble(*((printable(t), style) for t, style in row)) for row in lines]
-                live.update(Text("\n").join(rows), refresh=True)
-
-            yield show
 
     def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         """Print a table, as `disco._tables.print_table`."""

@@ -1,4 +1,7 @@
-"""The `disco` command: parses the arguments and returns the exit status. Each command has its own module."""
+"""The `disco` command: parses the arguments and returns the exit status.
+
+Each command has its own module, which is loaded when the command is chosen, and for `disco COMMAND --help`.
+"""
 
 from __future__ import annotations
 
@@ -6,32 +9,42 @@ import argparse
 import io
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from inspect import iscoroutinefunction
-
-import anyio
-import openai
-from openai import OpenAIError
-
-from disco.cli.adapter.adapter_command import add_adapter
-from disco.cli.chat.chat_command import add_chat
-from disco.cli.console import Screen
-from disco.cli.doctor.doctor_command import add_doctor
-from disco.cli.output_files import check_output
-from disco.cli.pictures.show_command import add_show
-from disco.cli.plugins.plugins_command import add_plugins
-from disco.cli.prices.prices_command import add_prices
-from disco.cli.replay_options import add_replay, add_tune
-from disco.cli.serving import add_serve
-from disco.cli.shadow.shadow_command import add_shadow
-from disco.cli.speculation.speculate_command import add_speculate
-from disco.cli.split.split_command import add_split
-from disco.cli.state.state_command import add_state
-from disco.cli.word_wrap import printable
+from typing import Final
 
 __all__ = ["main"]
+
+COMMANDS: Final = {
+    "demo": ("demonstration.demo_command", "watch two real models give one answer together"),
+    "chat": ("chat.chat_setup", "ask both models in the terminal"),
+    "profile": ("profile", "measure how fast this machine runs a model"),
+    "doctor": ("doctor.doctor_command", "say what works here, what does not, and what to type"),
+    "state": ("state", "show, export or forget what clients have learnt and spent"),
+    "prices": ("prices", "what models cost, of which day that is, and what is not known"),
+    "serve": ("serving.serve_command", "run an OpenAI-compatible HTTP server for apps in any language"),
+    "speculate": (
+        "speculation.check",
+        "find out whether drafting for a server pays on this machine",
+    ),
+    "split": ("split.split_command", "cut a model in two: first layers here, the others on a server"),
+    "replay": ("replay", "show what policies and budgets would have done with a trace of requests"),
+    "tune": ("tune", "find the preset that serves an objective best on a trace"),
+    "shadow": ("shadow", "show what another preset would have done with recorded answers"),
+    "show": (
+        "show",
+        "show recorded answers as time lines: who wrote what when, and why",
+    ),
+    "adapter": ("adapter", "train the layer that drafts on the device of a model cut in two"),
+    "plugins": ("plugins", "list the policies and endpoints that installed packages add"),
+}
+"""Command -> its module below `disco.cli`, and what it is for.
+
+Of the module, `add(parser)` adds the options, with `run(screen, arguments)` as the default of `run`.
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,7 +52,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     # A pipe on Windows takes few characters, and an answer may hold any: those that it does not take become "?".
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="replace")
-    arguments = _parser().parse_args(argv)
+    argv = sys.argv[1:] if argv is None else argv
+    arguments = _parser(argv[:1]).parse_args(argv)
+
+    import anyio  # noqa: PLC0415 - `disco --help` is quick without these
+    from openai import OpenAIError  # noqa: PLC0415
+
+    from disco.cli.console import Screen  # noqa: PLC0415
+    from disco.cli.word_wrap import printable  # noqa: PLC0415
+
     screen = Screen()
     try:
         # A command that only computes runs without an event loop, so that Ctrl-C ends it at once.
@@ -62,7 +83,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(loaded: Collection[str] = tuple(COMMANDS)) -> argparse.ArgumentParser:
+    """Return the parser of all commands; those that are not to be loaded are without their options."""
     parser = argparse.ArgumentParser(
         prog="disco", description="One good answer out of two models: one on this machine, one behind an API."
     )
@@ -71,67 +93,10 @@ def _parser() -> argparse.ArgumentParser:
         "--version", action=_Version, nargs=0, help="show the versions of disco, Python and openai"
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-
-    demo = commands.add_parser(
-        "demo",
-        help="watch two real models give one answer together",
-        description="Starts a real OpenAI-compatible server, or uses your server if OPENAI_API_KEY "
-        "(and OPENAI_BASE_URL, OPENAI_MODEL) is set.",
-    )
-    instead = demo.add_mutually_exclusive_group()
-    instead.add_argument(
-        "--chaos",
-        action="store_true",
-        help="instead, kill the server's and the model's process in mid-answer",
-    )
-    instead.add_argument(
-        "--cascade",
-        action="store_true",
-        help="instead, show three tiers: what a tier is unsure of goes up to the next",
-    )
-    instead.add_argument(
-        "--assist",
-        action="store_true",
-        help="instead, show a server that speaks while the device reads a long prompt",
-    )
-    instead.add_argument(
-        "--speculate",
-        action="store_true",
-        help="instead, show drafts made here and the verdicts of a verify server",
-    )
-    demo.add_argument(
-        "--record", metavar="FILE", help="append the route records of the answers shown, for `disco show`"
-    )
-    demo.add_argument("--svg", metavar="FILE", help="write what was shown as an SVG of the terminal")
-    _add_runtime(demo)
-    demo.add_argument("--began-at", type=float, metavar="S", help=argparse.SUPPRESS)  # given by `make quick`
-    demo.set_defaults(run=_demo)
-
-    _add_runtime(add_chat(commands))
-
-    profile = commands.add_parser("profile", help="measure how fast this machine runs a model")
-    profile.add_argument(
-        "local", nargs="?", default="smollm2-135m", help="as for chat (default: smollm2-135m)"
-    )
-    profile.add_argument(
-        "--threads", type=int, default=None, help="threads of llama.cpp (default: all cores but one)"
-    )
-    _add_runtime(profile)
-    profile.add_argument("--no-save", action="store_true", help="show the figures, but do not save them")
-    profile.set_defaults(run=_profile)
-
-    add_doctor(commands)
-    add_state(commands)
-    add_prices(commands)
-    add_serve(commands).set_defaults(run=_serve, fast_loop=True)
-    add_speculate(commands)
-    add_split(commands)
-    add_replay(commands).set_defaults(run=_replay)
-    add_tune(commands).set_defaults(run=_tune)
-    add_shadow(commands)
-    add_show(commands)
-    add_adapter(commands)
-    add_plugins(commands)
+    for name, (module, what) in COMMANDS.items():
+        command = commands.add_parser(name, help=what)
+        if name in loaded:
+            import_module(f"disco.cli.{module}").add(command)
     return parser
 
 
@@ -139,63 +104,5 @@ class _Version(argparse.Action):
     """Prints what a report of a fault needs, and ends."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        print(
-            f"disco {version('disco-llm')}, Python {platform.python_version()}, openai {openai.__version__}"
-        )
+        print(f"disco {version('disco-llm')}, Python {platform.python_version()}, openai {version('openai')}")
         parser.exit()
-
-
-def _add_runtime(parser: argparse.ArgumentParser) -> None:
-    """Add the option that says what runs a local model which is named by a name or a file."""
-    parser.add_argument(
-        "--runtime",
-        choices=("auto", "compiled", "prebuilt"),
-        default="auto",
-        help="what runs the local model: llama-cpp-python, or a prebuilt llama-server (default: auto, the first of "
-        "these that is installed)",
-    )
-
-
-async def _demo(screen: Screen, arguments: argparse.Namespace) -> int:
-    from disco.cli.demonstration.scene_sets import run_scenes  # noqa: PLC0415 - `disco --help` needs no model
-
-    check_output(arguments, record=arguments.record, svg=arguments.svg)
-    which = next((name for name in ("chaos", "cascade", "assist", "speculate") if vars(arguments)[name]), "")
-    return await run_scenes(
-        screen,
-        which,
-        record=arguments.record,
-        svg=arguments.svg,
-        runtime=arguments.runtime,
-        began_at_s=arguments.began_at,
-    )
-
-
-async def _profile(screen: Screen, arguments: argparse.Namespace) -> int:
-    from disco.cli.profile import run_profile  # noqa: PLC0415 - as above
-
-    return await run_profile(
-        screen,
-        arguments.local,
-        runtime=arguments.runtime,
-        threads=arguments.threads,
-        save=not arguments.no_save,
-    )
-
-
-async def _serve(screen: Screen, arguments: argparse.Namespace) -> int:
-    from disco.cli.serving import run_serve  # noqa: PLC0415 - as above
-
-    return await run_serve(screen, arguments)
-
-
-def _replay(screen: Screen, arguments: argparse.Namespace) -> int:
-    from disco.cli.replay import run_replay  # noqa: PLC0415 - as above
-
-    return run_replay(screen, arguments)
-
-
-def _tune(screen: Screen, arguments: argparse.Namespace) -> int:
-    from disco.cli.tune import run_tune  # noqa: PLC0415 - as above
-
-    return run_tune(screen, arguments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import platform
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from disco.cli.console import Screen
+from disco.cli.shared_options import add_runtime
 from disco.client.endpoint_catalog.runtimes import Runtime, model_endpoint
 from disco.cost.model_flops import ModelShapes
 from disco.endpoints.llamacpp.runtime.speed_benchmark import Measurement
@@ -26,10 +28,33 @@ if TYPE_CHECKING:
     from disco.endpoints.llamacpp import LlamaCppEndpoint
     from disco.endpoints.prebuilt import PrebuiltEndpoint
 
-__all__ = ["measure_device", "run_profile"]
+__all__ = ["add", "measure_device", "run_profile"]
 
 QUICK = (16, 64, 128)
 FULL = (16, 32, 64, 128, 256, 512, 1024)
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `disco profile`."""
+    parser.add_argument(
+        "local", nargs="?", default="smollm2-135m", help="as for chat (default: smollm2-135m)"
+    )
+    parser.add_argument(
+        "--threads", type=int, default=None, help="threads of llama.cpp (default: all cores but one)"
+    )
+    add_runtime(parser)
+    parser.add_argument("--no-save", action="store_true", help="show the figures, but do not save them")
+    parser.set_defaults(run=_run)
+
+
+async def _run(screen: Screen, arguments: argparse.Namespace) -> int:
+    return await run_profile(
+        screen,
+        arguments.local,
+        runtime=arguments.runtime,
+        threads=arguments.threads,
+        save=not arguments.no_save,
+    )
 
 
 async def run_profile(

@@ -15,8 +15,8 @@ from disco.amounts import plural
 from disco.cli.console import Screen
 from disco.cli.option_types import asked_one_by_one, parse_budgets, parse_policies
 from disco.cli.output_files import check_output, require_plotly, write
-from disco.cli.replay_options import fill_defaults, option
-from disco.cli.scenario_options import auto_policy, described, made_up, read, situation_of
+from disco.cli.replay_options import add_replay, fill_defaults, option
+from disco.cli.scenario_options import auto_policy, described, left_out, made_up, read, situation_of
 from disco.dispatch import available_presets, load_preset
 from disco.errors import ConfigurationError
 from disco.replay.metrics.over_seeds import Cell
@@ -31,7 +31,7 @@ from disco.replay.workload.scenario import Arm, Scenario
 from disco.replay.workload.trace import Trace
 from disco.replay.workload.trace_survey import Survey, survey
 
-__all__ = ["FILE", "SYNTHETIC", "check_applies", "run_replay"]
+__all__ = ["FILE", "SYNTHETIC", "add", "check_applies", "run_replay"]
 
 BUDGETS = "0.1:0.9:0.1"
 EVENT_BUDGETS = "0.5"
@@ -68,6 +68,12 @@ UNHEEDING = {
     "migrate": frozenset((ORACLE,)),  # it is a bound on TTFT and has no answers
     "pair": UNDRAFTED,
 }
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `disco replay`."""
+    add_replay(parser)
+    parser.set_defaults(run=run_replay)
 
 
 def run_replay(screen: Screen, arguments: argparse.Namespace) -> int:
@@ -164,8 +170,7 @@ def _replay_in_chunks(screen: Screen, arguments: argparse.Namespace) -> Replayed
         described(surveyed),
         f"Replayed {arguments.chunk_rows:,} requests at a time, without the oracle, which needs all requests at once.",
     ]
-    if surveyed.skipped:
-        notes.append(f"{path.name}: {surveyed.skipped}.")
+    notes += left_out(surveyed.skipped)
     # Reading takes most of the time, and every process reads the whole file. So the default is one process.
     jobs = arguments.jobs or (None if arguments.scheduler else 1)
     with open_executor(jobs, arguments.scheduler) as executor, screen.bar("Replaying") as tell:

@@ -23,8 +23,6 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "verify_requests": 1000,
 }
 
-Commands = Any  # argparse's own type for what `add_subparsers` returns is private
-
 
 def option(name: str) -> str:
     """Return an option as typed: "--max-tokens" for "max_tokens"."""
@@ -38,13 +36,11 @@ def fill_defaults(arguments: argparse.Namespace) -> None:
             setattr(arguments, name, value)
 
 
-def add_replay(commands: Commands) -> argparse.ArgumentParser:
-    """Add the command `disco replay`."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "replay",
-        help="show what policies and budgets would have done with a trace of requests",
-        description="Replays a trace (CSV, JSONL or Parquet; public workloads, benchmark output, recorded routes) "
-        "under several policies and budgets, and compares them with each other and with the best possible result.",
+def add_replay(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `disco replay`."""
+    parser.description = (
+        "Replays a trace (CSV, JSONL or Parquet; public workloads, benchmark output, recorded routes) "
+        "under several policies and budgets, and compares them with each other and with the best possible result."
     )
     parser.add_argument(
         "trace",
@@ -142,16 +138,13 @@ def add_replay(commands: Commands) -> argparse.ArgumentParser:
         metavar="N",
         help="hold only N requests in memory at a time (long Parquet traces)",
     )
-    return parser
 
 
-def add_tune(commands: Commands) -> argparse.ArgumentParser:
-    """Add the command `disco tune`."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "tune",
-        help="find the preset that serves an objective best on a trace",
-        description="Searches policy, budget, tail, exchange rate and pace on a trace, verifies the best few with "
-        "the real session, and writes a preset that AsyncDisco(preset=FILE) loads.",
+def add_tune(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `disco tune`."""
+    parser.description = (
+        "Searches policy, budget, tail, exchange rate and pace on a trace, verifies the best few with "
+        "the real session, and writes a preset that AsyncDisco(preset=FILE) loads."
     )
     parser.add_argument(
         "trace", metavar="TRACE", help="a file, as for `disco replay`; `synthetic` for generated requests"
@@ -179,7 +172,6 @@ def add_tune(commands: Commands) -> argparse.ArgumentParser:
     parser.add_argument(
         "--out", metavar="FILE", help="the file to write the preset to, a new one (default: tuned.toml)"
     )
-    return parser
 
 
 def _add_synthetic(parser: argparse.ArgumentParser) -> None:
@@ -205,7 +197,8 @@ def _add_situation(parser: argparse.ArgumentParser) -> None:
         "--skip-invalid",
         action="store_true",
         default=None,
-        help="skip unusable rows, and report how many and why (of route records they are always skipped)",
+        help="skip unusable rows, and report how many and why (of route records they always are, but for those of a "
+        "newer disco)",
     )
     where = parser.add_argument_group("what it is replayed on")
     where.add_argument(

@@ -36,11 +36,14 @@ def replay_recorded_verdicts(screen: Screen, arguments: argparse.Namespace) -> i
             "--beta is the share of answers to hand up, between 0 and 1, without 0 and 1"
         )
     given = read_histories(arguments.histories) if arguments.histories else {}
-    verdicts = read_verdicts(arguments.trace)
+    verdicts, left_out = read_verdicts(arguments.trace)
     if not verdicts:
+        told = "".join(f" Left out: {one}." for one in left_out.named())
         raise ConfigurationError(
-            f"{arguments.trace} has no verdicts: record a client with preset='cascade' and disco.RouteLog."
+            f"{arguments.trace} has no verdicts: record a client with preset='cascade' and disco.RouteLog.{told}"
         )
+    for told in left_out.named():
+        screen.line(f"Left out: {told}", style="dim")
     found = replay_verdicts(verdicts, given)
     screen.table(
         "The recorded verdicts, given again",

@@ -24,7 +24,7 @@ from disco.profiles import (
     load_server,
     user_profile_dir,
 )
-from disco.replay.formats import read_trace
+from disco.replay.formats import Skipped, read_trace
 from disco.replay.report.advice import ENOUGH_STARTS
 from disco.replay.workload.from_recording import (
     exchange_rate_of,
@@ -45,6 +45,7 @@ __all__ = [
     "auto_policy",
     "described",
     "device_or_default",
+    "left_out",
     "made_up",
     "read",
     "server_or_default",
@@ -174,7 +175,12 @@ def read(screen: Screen, arguments: argparse.Namespace) -> tuple[Trace, list[str
         raise ConfigurationError(f"there is no trace file {path}. A trace is a file, or `synthetic`")
     with screen.step(f"Reading {path.name}"):
         trace, skipped = read_trace(path, format=arguments.format, skip_invalid=bool(arguments.skip_invalid))
-    return trace, [described(trace), *([f"{path.name}: {skipped}."] if skipped else [])]
+    return trace, [described(trace), *left_out(skipped)]
+
+
+def left_out(skipped: Skipped) -> list[str]:
+    """Return a line for each reason for which rows were left out."""
+    return [f"Left out: {told}" for told in skipped.named()]
 
 
 def made_up(arguments: argparse.Namespace) -> tuple[partial[Trace], list[str]]:

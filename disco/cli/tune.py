@@ -11,7 +11,7 @@ from disco.amounts import money, plural
 from disco.cli.console import Screen
 from disco.cli.output_files import check_output
 from disco.cli.replay import FILE, SYNTHETIC, check_applies
-from disco.cli.replay_options import fill_defaults
+from disco.cli.replay_options import add_tune, fill_defaults
 from disco.cli.scenario_options import made_up, read, situation_of
 from disco.errors import ConfigurationError
 from disco.replay.report.advice import Came, advice, came_table, measured, too_little
@@ -20,9 +20,15 @@ from disco.replay.tuning.objective import Trial, TuningObjective, parse_max_cost
 from disco.replay.tuning.preset_file import write_preset
 from disco.replay.tuning.search import Tuned, tune
 
-__all__ = ["run_tune"]
+__all__ = ["add", "run_tune"]
 
 DEFAULT_OUT = "tuned.toml"
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `disco tune`."""
+    add_tune(parser)
+    parser.set_defaults(run=run_tune)
 
 
 def run_tune(screen: Screen, arguments: argparse.Namespace) -> int:

@@ -1,8 +1,5 @@
 """Which endpoints may serve a request, which start when, and where the answer may move."""
 
-from typing import TYPE_CHECKING
-
-from disco._moved import former_names
 from disco.candidate import Candidate
 from disco.dispatch.arranging import Arrangement, Arranging, BudgetClass
 from disco.dispatch.dispatcher import Dispatcher
@@ -79,6 +76,3 @@ __all__ = [
     "plan_waits_samples",
     "regime",
 ]
-
-if not TYPE_CHECKING:  # hidden from type checkers, so that they report the former names
-    __getattr__ = former_names("dispatch")

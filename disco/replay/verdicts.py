@@ -5,12 +5,10 @@ And what another beta, or the other rule, would have done with these scores. Rou
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from disco.errors import ConfigurationError
 from disco.judging import (
@@ -24,6 +22,9 @@ from disco.judging import (
     check_beta,
     judge,
 )
+from disco.record.left_out import SkipLog, Skipped
+from disco.record.reading import records_of
+from disco.session.records.route_record import JudgementRecord
 
 __all__ = [
     "RecordedVerdict",
@@ -80,20 +81,24 @@ class ReplayedHistory:
         return sum(v.rises for v in self.verdicts) / len(self.verdicts)
 
 
-def read_verdicts(path: str | Path) -> list[RecordedVerdict]:
+def read_verdicts(path: str | Path) -> tuple[list[RecordedVerdict], Skipped]:
     """Read the verdicts of a file of route records (`disco.RouteLog`).
 
+    Returns:
+        The verdicts, and the lines that were left out: no route records, or with a verdict that lacks what is needed to
+        give it again.
+
     Raises:
-        ConfigurationError: the file cannot be read, a line is not a route record, or a verdict lacks what is needed to
-            give it again.
+        ConfigurationError: the file cannot be read, or a record is one of a newer disco.
     """
-    try:
-        with Path(path).open(encoding="utf-8") as file:
-            return [
-                verdict for number, line in enumerate(file, 1) for verdict in _of_line(path, number, line)
-            ]
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path} cannot be read as route records: {error}") from None
+    log = SkipLog(path)
+    verdicts: list[RecordedVerdict] = []
+    for number, record in records_of(Path(path), log):
+        try:
+            verdicts += [_verdict(one) for one in record.judgements if one.score is not None]
+        except ValueError as error:
+            log.add(f"a verdict that cannot be given again: {error}", number)
+    return verdicts, log.skipped
 
 
 def read_histories(path: str | Path) -> Mapping[HistoryKey, StoredHistory]:
@@ -108,43 +113,27 @@ def read_histories(path: str | Path) -> Mapping[HistoryKey, StoredHistory]:
     return found
 
 
-def _of_line(path: str | Path, number: int, line: str) -> Iterator[RecordedVerdict]:
-    try:
-        for one in json.loads(line)["judgements"] if line.strip() else ():
-            if one["score"] is not None:
-                yield _verdict(one)
-    except (ValueError, KeyError, TypeError, OverflowError) as error:
-        raise ConfigurationError(
-            f"{path}, line {number}: this is no route record whose verdicts can be given again "
-            f"({type(error).__name__}: {error}). Record a client with disco.RouteLog of this version."
-        ) from None
-
-
-def _verdict(one: Mapping[str, Any]) -> RecordedVerdict:
-    if one["rule"] not in RULES:
-        raise ValueError(f"the rule is {one['rule']!r}")
-    if one["outcome"] not in ("kept", "handed_up", "stood"):
-        raise ValueError(f"the outcome is {one['outcome']!r}")
-    key = HistoryKey(one["task"], one["model"], one["kind"])
-    if not all(isinstance(part, str) for part in key):
-        raise ValueError("task, model and kind must be text")
-    score, threshold = float(one["score"]), one["threshold"]
-    if not all(map(math.isfinite, (score, threshold or 0.0))):
-        raise ValueError("score and threshold must be finite")
-    history, number, window = int(one["history"]), int(one["number"]), int(one["window"])
-    ScoreHistory(window)  # refuses a window out of range
-    if not 0 <= history <= min(number, window):
-        raise ValueError(f"{history} scores, of {number} before and a window of {window}")
+def _verdict(one: JudgementRecord) -> RecordedVerdict:
+    rule = next((rule for rule in RULES if rule == one.rule), None)
+    if rule is None or one.score is None or one.beta is None:
+        raise ValueError("it has no rule that is known, no score or no beta")
+    if one.outcome not in ("kept", "handed_up", "stood"):
+        raise ValueError("its outcome is not one of a verdict")
+    if not all(map(math.isfinite, (one.score, one.threshold or 0.0))):
+        raise ValueError("its score or threshold is not finite")
+    ScoreHistory(one.window)  # refuses a window out of range
+    if not 0 <= one.history <= min(one.number, one.window):
+        raise ValueError(f"{one.history} scores, of {one.number} before and a window of {one.window}")
     return RecordedVerdict(
-        key=key,
-        score=score,
-        threshold=threshold,
-        history=history,
-        number=number,
-        window=window,
-        beta=check_beta(one["beta"]),
-        rule=one["rule"],
-        rises=one["outcome"] != "kept",
+        key=HistoryKey(one.task, one.model, one.kind),
+        score=one.score,
+        threshold=one.threshold,
+        history=one.history,
+        number=one.number,
+        window=one.window,
+        beta=check_beta(one.beta),
+        rule=rule,
+        rises=one.outcome != "kept",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from disco.candidate import Candidate
 from disco.errors import EndpointFailure
@@ -14,6 +14,7 @@ from disco.judging.threshold_rules import Verdict
 from disco.request import Prefix, Timeouts
 
 __all__ = [
+    "BEGINNERS",
     "AnswerJudge",
     "AttemptJudge",
     "EndpointWatch",
@@ -39,6 +40,11 @@ class Role(StrEnum):
     RISE = "rise"  # on a higher tier, because the writer was unsure
     HEDGE = "hedge"  # from the beginning, because those that were started were silent for unusually long
     HEIR = "heir"  # behind the answer so far, because its writer was silent for unusually long
+
+
+BEGINNERS: Final = frozenset((Role.STARTER, Role.TAKEOVER, Role.HEDGE, Role.HEIR))
+"""Roles of attempts that may begin the answer, where there is no text of it yet. The others go on behind another's
+text, or write an answer anew that was judged."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,6 @@
-"""Writes the pages of docs/reference/ that follow from the code: the command line, preset files, the route record.
+"""Writes the pages of docs/reference/ that follow from the code.
+
+These are the command line, the settings of `disco serve`, preset files and the route record:
 
     python docs/_site/reference_pages.py
 
@@ -20,6 +22,14 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from disco.cli.main import _parser
+from disco.cli.serving.settings import (
+    ModelTable,
+    PageTable,
+    ServerTable,
+    ServeSettings,
+    TierTable,
+    options_of,
+)
 from disco.cost.ledger import Charge
 from disco.dispatch.presets import Preset
 from disco.events import SpeculationReport
@@ -52,6 +62,13 @@ budget = 0.3
 [playback]
 pace_tps = 12
 ```
+"""
+ABOUT_SERVE = """# Settings of `disco serve`
+
+The [server](server.md) takes its settings from the command line and, with `--config FILE`, from a
+[TOML file](../how-to/serve-config.md). An option replaces the key of the file.
+
+## At the top of the file
 """
 ABOUT_RECORDS = """# The route record
 
@@ -178,7 +195,7 @@ def _default(field: FieldInfo) -> str:
 
 def _values(field: FieldInfo) -> str:
     bounds = [
-        f"{sign} {getattr(rule, key):g}"
+        f"{sign} {getattr(rule, key):,.15g}"
         for rule in field.metadata
         for key, sign in (("ge", "≥"), ("gt", ">"), ("le", "≤"), ("lt", "<"))
         if getattr(rule, key, None) is not None
@@ -186,7 +203,7 @@ def _values(field: FieldInfo) -> str:
     return ", ".join([" or ".join(_kinds(field.annotation)), *bounds])
 
 
-def _kinds(annotation: object) -> list[str]:
+def _kinds(annotation: object, *, plural: bool = False) -> list[str]:
     """The values that a type allows, as TOML calls them."""
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Literal:
@@ -194,17 +211,65 @@ def _kinds(annotation: object) -> list[str]:
     if origin in (typing.Union, types.UnionType):
         return [kind for one in inner if one is not types.NoneType for kind in _kinds(one)]
     if origin is typing.Annotated:
-        bounds = [f" ≥ {rule.ge:g}" for field in inner[1:] for rule in field.metadata if hasattr(rule, "ge")]
+        rules = [rule for field in inner[1:] for rule in getattr(field, "metadata", ())]
+        bounds = [f" ≥ {rule.ge:g}" for rule in rules if hasattr(rule, "ge")]
         return [kind + "".join(bounds) for kind in _kinds(inner[0])]
     if origin is tuple:
         return ["list of " + ", ".join(_kinds(inner[0]))]
+    if origin is list:
+        return ["list of " + ", ".join(_kinds(inner[0], plural=True))]
     if origin is dict:
-        return ["table of " + " or ".join(_kinds(inner[1]))]
+        return ["table of " + " or ".join(_kinds(inner[1], plural=True))]
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return ["tables" if plural else "table"]
+    if annotation is typing.Any:
+        return ["values"]
     return [
         {bool: "true, false", int: "whole number", float: "number", str: "text"}[
             typing.cast("type", annotation)
         ]
     ]
+
+
+TABLES = {
+    "[page]": PageTable,
+    "[models.NAME]": ModelTable,
+    "[[backups]], [[models.NAME.backups]]": ServerTable,
+    "[[tiers]], [[models.NAME.tiers]]": TierTable,
+}
+"""The tables of a file of `disco serve`."""
+
+
+def serve_page() -> str:
+    """Every setting of `disco serve`, from its model."""
+    parts = [MADE, ABOUT_SERVE, _settings(ServeSettings)]
+    for names, table in TABLES.items():
+        about = (inspect.getdoc(table) or "").strip()
+        parts += [f"## {', '.join(f'`{name}`' for name in names.split(', '))}", about, _settings(table)]
+    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def _settings(table: type[BaseModel]) -> str:
+    flags = {id(option.field): option.flag for option in options_of()}
+    has_options = any(id(field) in flags for field in table.model_fields.values())
+    head = ["key", *(["option"] if has_options else []), "values", "default", "meaning"]
+    rows = []
+    for name, field in table.model_fields.items():
+        flag = flags.get(id(field))
+        option = [f"`{flag}`" if flag is not None else ""] if has_options else []
+        meaning = _cell(_prose(_sentence(field.description or "")))
+        rows.append([f"`{name}`", *option, _values(field), _usual(field), meaning])
+    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])
+
+
+def _usual(field: FieldInfo) -> str:
+    extra = field.json_schema_extra
+    usual = extra.get("usual") if isinstance(extra, dict) else None
+    if usual is not None:
+        return str(usual)
+    return (
+        "none" if field.is_required() or not isinstance(field.default, str | int | float) else _default(field)
+    )
 
 
 RECORD = {
@@ -272,7 +337,12 @@ def _cell(text: str) -> str:
     return re.sub(r"(?<!\\)\|", r"\\|", text)
 
 
-WRITERS = {"cli.md": command_line_page, "preset-file.md": preset_page, "route-record.md": record_page}
+WRITERS = {
+    "cli.md": command_line_page,
+    "preset-file.md": preset_page,
+    "serve-settings.md": serve_page,
+    "route-record.md": record_page,
+}
 """Pages in docs/reference/, with what writes each."""
 
 

@@ -36,7 +36,7 @@ def main() -> None:
         one.type("Why is the sea salty?\r")
         one.until("first word after")
         one.ready()
-        one.type("/policy balanced\r")
+        one.type("/preset balanced\r")
         one.until("answered under balanced")
         one.ready()
         one.type("Write a short story\\\rabout a lighthouse keeper.\r")

@@ -1,8 +1,8 @@
 """Draws the time lines of the documentation from the records in records/: `python docs/pictures/time_lines.py`.
 
-With `--record`, the demonstrations run first (real models, real servers, some minutes), and their records replace the
-old ones. A record that does not show what its picture is about is not taken. A name (`time_lines.py assist --record`)
-does so for one picture only.
+With `--record`, the demonstration and the examples run first (real models, real servers, some minutes), and their
+records replace the old ones. A record that does not show what its picture is about is not taken. A name
+(`time_lines.py assist --record`) does so for one picture only.
 """
 
 from __future__ import annotations
@@ -19,14 +19,18 @@ HERE: Final = Path(__file__).parent
 RECORDS: Final = HERE / "records"
 sys.path.insert(0, str(HERE.parents[1]))  # the tree that this file lies in
 
+from disco.record import read_record, timeline_svg  # noqa: E402
 from disco.session.records.route_record import RouteRecord  # noqa: E402
-from disco.timeline import read_record, timeline_svg  # noqa: E402
 
-DISCO: Final = (sys.executable, "-c", "from disco.cli import main; raise SystemExit(main())")
+# How a command starts that stands in records/README.txt, with the Python and the tree that run this.
+STARTS: Final = {
+    "disco": (sys.executable, "-c", "from disco.cli import main; raise SystemExit(main())"),
+    "python": (sys.executable,),
+}
 
 
 class Picture(NamedTuple):
-    """One picture: its title, the command whose record it draws, and what that record has to show."""
+    """One picture: its title, the command whose record it draws (a file's name follows), and what that has to show."""
 
     title: str
     command: tuple[str, ...]
@@ -60,7 +64,7 @@ def _split(record: RouteRecord) -> bool:
     return record.finish_reason is not None and len(record.attempts) == 1
 
 
-DEMO: Final = ("demo",)
+DEMO: Final = ("disco", "demo", "--record")
 PICTURES: Final = {
     "race": Picture("A race: the device is first", DEMO, _race),
     "move": Picture("A move from the server to the device", DEMO, lambda r: _moves(r, "server", "device")),
@@ -70,18 +74,20 @@ PICTURES: Final = {
     "failover": Picture("The server is killed, and the device takes over", DEMO, _failover),
     "assist": Picture(
         "An assist: the server speaks while the device reads",
-        ("demo", "--assist"),
+        ("python", "examples/assist.py"),
         lambda r: _moves(r, "server", "device", "assist"),
     ),
     "cascade": Picture(
         "A cascade: the device was unsure, and the next tier goes on",
-        ("demo", "--cascade"),
+        ("python", "examples/cascade.py"),
         lambda r: _moves(r, "device", "middle", "confidence"),
     ),
     "drafting": Picture(
-        "A drafted answer: the device guesses, the server checks", ("demo", "--speculate"), _drafted
+        "A drafted answer: the device guesses, the server checks",
+        ("python", "examples/speculate.py"),
+        _drafted,
     ),
-    "split": Picture("An answer of a split model", ("split_run.py",), _split),
+    "split": Picture("An answer of a split model", ("python", "docs/pictures/split_run.py"), _split),
 }
 
 
@@ -95,9 +101,9 @@ def _run(command: tuple[str, ...]) -> list[str]:
     """Run a command and return the lines of the records that it makes."""
     with tempfile.TemporaryDirectory() as folder:
         routes = Path(folder) / "routes.jsonl"
-        start = (sys.executable, str(HERE / command[0])) if command[0].endswith(".py") else (*DISCO, *command)
-        subprocess.run([*start, "--record", str(routes)], check=False, cwd=HERE.parents[1])
-        return routes.read_text(encoding="utf-8").splitlines() if routes.exists() else []
+        program, *arguments = command
+        subprocess.run([*STARTS[program], *arguments, str(routes)], check=False, cwd=HERE.parents[1])
+        return routes.read_text(encoding="utf-8").strip().split("\n") if routes.exists() else []
 
 
 def _record(names: list[str]) -> int:

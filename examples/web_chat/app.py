@@ -31,8 +31,8 @@ from openai.types.chat.chat_completion_chunk import ChoiceDeltaToolCall
 from pydantic import BaseModel, Field, ValidationError
 
 import disco
-from disco.cli.demonstration.demo_runtime import server_class
 from disco.reasons import sentence
+from disco.testing import ModelServer
 
 # CHANGE: the model of your server, its price (USD per million tokens in and out) where `disco prices check` knows none,
 # and the model on this machine, which answers when no server does.
@@ -280,7 +280,7 @@ def main() -> None:
     model, price, budget, bill = MODEL, PRICE, BUDGET, Bill()
     with ExitStack() as stack:
         if given.demo_server:
-            server = stack.enter_context(server_class("auto")(LOCAL))
+            server = stack.enter_context(ModelServer(LOCAL))
             os.environ |= {"OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "none"}
             model, price = server.model_name, (0.15, 0.60)
             budget = disco.Budget(usd=5, per="month", account="web-chat-demo")

@@ -9,10 +9,10 @@ import openai
 import pytest
 
 from disco import AsyncDisco
-from disco.cli.demonstration.shaping_proxy import shape
 from disco.endpoints.continuation import Continuation
 from disco.profiles import DeviceProfile, QuantileTable, ServerProfile
 from disco.session.records.route_record import RouteRecord
+from disco.testing import shape
 
 pytestmark = [pytest.mark.real, pytest.mark.anyio]
 

@@ -24,8 +24,6 @@ from helpers.measuring import options
 
 from disco import AsyncDisco
 from disco.cli.console import Screen
-from disco.cli.demonstration.demo_server import DemoServer
-from disco.cli.demonstration.shaping_proxy import Shaper, shape
 from disco.cli.profile import measure_device
 from disco.dispatch import Preset
 from disco.endpoints.continuation import Continuation
@@ -35,6 +33,7 @@ from disco.endpoints.llamacpp.model.requantised import requantised
 from disco.playback.reader_metrics import quantile, tbt_s
 from disco.profiles import load_server
 from disco.session.records.route_record import RouteRecord
+from disco.testing import ModelServer, Shaper, shape
 
 PACES = (4.8, 25.0, 75.0)
 PAPER = "3.25–17.17"  # mean late tokens at 4.8 tokens/s, over its servers and regimes
@@ -61,7 +60,7 @@ async def main(runs: int, profile_name: str, paces: Sequence[float], quant: str)
     device = LlamaCppEndpoint(model=model, name="device", context_tokens=2048, threads=1)
     try:
         profile = await measure_device(device, screen, name="here", quick=True)
-        with DemoServer(model, model_name="smollm2-135m", threads=1) as server:
+        with ModelServer(model, model_name="smollm2-135m", threads=1) as server:
             async with shape(server.port, ttft, seed=7) as shaper:
                 how = Continuation(method="completions", template=str(server.model))
                 given = {"local": device, "device_profile": profile, "continuation": how}

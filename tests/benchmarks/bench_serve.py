@@ -71,7 +71,7 @@ def disco_serve(behind: str) -> Iterator[tuple[str, int, Path]]:
         preset = Path(folder) / "server-only.toml"
         preset.write_text(PRESET)
         process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, "--local", "none", "--policy", str(preset), "--port", "0"],
+            [sys.executable, "-c", PROGRAM, "--local", "none", "--preset", str(preset), "--port", "0"],
             env={**os.environ, "OPENAI_API_KEY": "none", "OPENAI_BASE_URL": behind},
             stdout=subprocess.PIPE,
             encoding="utf-8",

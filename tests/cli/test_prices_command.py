@@ -12,7 +12,7 @@ from disco.cli import main
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    monkeypatch.setattr("disco.cli.prices.price_lists.today", lambda: dt.date(2026, 12, 1))
+    monkeypatch.setattr("disco.cli.prices.today", lambda: dt.date(2026, 12, 1))
     return tmp_path / "disco" / "profiles"
 
 

@@ -32,9 +32,6 @@ def test_the_picture_has_what_stays_and_not_what_passes_by(tmp_path, capsys):
         screen.stream("word ", "device")
     screen.stream("its end\x1b[2J", "server")
     screen.line()
-    with screen.board() as draw:
-        for n in range(3):
-            draw([[(f"frame {n}", "bold")], [("below", "")]])
     screen.table("Figures", ["who", "tokens"], [["device", 7]])
     path = tmp_path / "shown.svg"
     screen.save_svg(str(path), title="disco demo & more")
@@ -43,8 +40,7 @@ def test_the_picture_has_what_stays_and_not_what_passes_by(tmp_path, capsys):
     assert text.count("word") == 40
     assert max(map(len, shown)) <= 110
     assert "its end" in text
-    assert "frame 2\nbelow" in text
-    assert not re.search("frame [01]|Loading|within a step", text)
+    assert not re.search("Loading|within a step", text)
     assert re.search(r"device *│ +7", text)
     source = path.read_text(encoding="utf-8")
     assert "disco demo &amp; more" in source

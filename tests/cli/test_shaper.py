@@ -8,7 +8,7 @@ import moved_clock
 import numpy as np
 import pytest
 
-from disco.cli.demonstration.shaping_proxy import shape
+from disco.testing import shape
 
 pytestmark = [pytest.mark.real, pytest.mark.anyio]
 

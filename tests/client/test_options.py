@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import anyio
 import httpx2
@@ -19,7 +20,7 @@ from disco import AsyncDisco, Backup, Disco, Timeouts
 from disco.client.request_options import NO_OPTIONS, RequestOptions, merge_options, take_options
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
-from disco.errors import FailureKind
+from disco.errors import ConfigurationError, FailureKind
 
 pytestmark = pytest.mark.anyio
 
@@ -331,3 +332,14 @@ async def test_classes_are_refused_where_no_cascade_chooses_among_them():
         ):
             await create(one, disco=options)
         assert (await create(one, disco={**options, "preset": "cascade"})).choices
+
+
+def test_policy_is_the_former_name_of_preset():
+    with warnings.catch_warnings(action="error"):
+        client = AsyncDisco(local="smollm2-135m", policy="private")
+    assert client.router.preset.name == "private"
+    assert client.with_options(default_options={"policy": "cheap"}).default_options.preset == "cheap"
+    with pytest.raises(ConfigurationError, match="preset only"):
+        AsyncDisco(local="smollm2-135m", preset="cheap", policy="private")
+    with pytest.raises(ConfigurationError, match='"preset" only'):
+        client.with_options(default_options={"policy": "cheap", "preset": "cheap"})

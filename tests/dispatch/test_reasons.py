@@ -21,7 +21,7 @@ from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from disco.plan import Start
 from disco.reasons import CODES, sentence
-from disco.timeline import timeline_lines
+from disco.record import timeline_lines
 
 pytestmark = pytest.mark.anyio
 

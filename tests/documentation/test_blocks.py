@@ -22,7 +22,7 @@ NODE = shutil.which("node")
 
 def test_every_command_of_disco_is_one():
     ours = [(where, line) for where, line in commands() if re.match(r"(\S+/)?disco ", line)]
-    assert len(ours) > 30
+    assert ours
     wrong = []
     for where, line in ours:
         words = shlex.split(line.removesuffix("&"))
@@ -67,7 +67,7 @@ def test_toml_is_valid_and_what_looks_like_a_preset_is_one():
 def test_json_is_valid():
     found = [
         *blocks("json"),
-        *((where, line) for where, code in blocks("jsonl") for line in code.splitlines()),
+        *((where, line) for where, code in blocks("jsonl") for line in code.strip().split("\n")),
     ]
     assert found
     for where, document in found:

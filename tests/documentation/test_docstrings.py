@@ -10,7 +10,7 @@ from disco.errors import DiscoError
 
 
 def test_no_public_name_lacks_a_description_a_unit_or_an_error():
-    assert len(public()) > 200
+    assert "disco.AsyncDisco" in public()
     assert list(gaps()) == []
 
 

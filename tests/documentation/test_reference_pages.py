@@ -32,7 +32,7 @@ def test_a_written_page_is_current(name):
 @pytest.mark.parametrize("name", pages.WRITERS)
 def test_no_key_field_or_option_lacks_a_meaning(name):
     rows = re.findall(r"^\| `.*", pages.WRITERS[name](), re.MULTILINE)
-    assert len(rows) > 30
+    assert rows
     assert [row for row in rows if re.search(r"\| *\|$", row)] == []
 
 

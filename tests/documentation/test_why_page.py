@@ -46,5 +46,5 @@ def test_the_sentences_on_the_page_are_those_that_disco_says():
     for text in CODES.values():
         words = re.sub(r"\\{[^}]*\\}", ".*?", re.escape(text))
         said.append(re.compile(words.replace("\\ \\.", " .") + r"(?: \([^()]+\))?"))
-    assert len(QUOTED) > 15
+    assert QUOTED
     assert [line for line in QUOTED if not any(one.fullmatch(line) for one in said)] == []

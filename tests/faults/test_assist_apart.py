@@ -258,7 +258,7 @@ def test_a_chat_shows_a_divided_answer(monkeypatch, capsys):
     said = iter([question()[0]["content"], "/quit"])
     monkeypatch.setattr("disco.cli.chat.chat_setup.AsyncDisco", client)
     monkeypatch.setattr("builtins.input", lambda prompt: next(said))
-    assert main(["chat", "--policy", "assist"]) == 0
+    assert main(["chat", "--preset", "assist"]) == 0
     shown = capsys.readouterr().out
     assert "".join(shown.split()).count("".join(ANSWER.split())) == 1
     assert "[server → device; first word after" in shown

@@ -7,6 +7,7 @@ import json
 import sys
 
 import pytest
+from servers import free_port
 
 from disco import AsyncDisco, Backup, ConfigurationError, LocalServer, Plugin
 from disco.cli.main import main
@@ -194,7 +195,7 @@ def test_an_output_that_takes_few_characters_gets_the_rest_as_question_marks(sit
 
 
 def doctor(capsys, *arguments: str) -> dict[str, list[dict[str, str]]]:
-    main(["doctor", "--json", "--state", "off", *arguments])
+    main(["doctor", "--json", "--state", "off", "--port", str(free_port()), *arguments])
     printed = capsys.readouterr().out
     found: dict[str, list[dict[str, str]]] = {}
     for one in json.loads(printed)["findings"]:

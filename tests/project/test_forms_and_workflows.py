@@ -195,7 +195,7 @@ def test_the_keys_that_a_hook_looks_for_are_found_and_none_is_in_the_repository(
     kinds = {".py", ".md", ".toml", ".yml", ".json", ".jsonl", ".txt", ".html"}
     texts = [p for f in ("disco", "docs", "examples", "tests", ".github") for p in (ROOT / f).rglob("*")
              if p.suffix in kinds]  # fmt: skip
-    assert len(texts) > 1000
+    assert Path(__file__) in texts
     assert [path for path in texts if pattern.search(path.read_text(encoding="utf-8"))] == []
 
 

@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler
 import anyio
 import pytest
 from plain_server import listening
+from servers import free_port
 
 from disco import AsyncDisco, Backup, Disco
 from disco.cli import main
@@ -207,7 +208,17 @@ def test_another_program_with_another_key_is_not_kept_from_asking_and_the_doctor
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
 
     def doctor() -> list[dict[str, str]]:
-        given = ["--model", "gpt-5", "--local", "none", "--state", str(state), "--json"]
+        given = [
+            "--model",
+            "gpt-5",
+            "--local",
+            "none",
+            "--state",
+            str(state),
+            "--json",
+            "--port",
+            str(free_port()),
+        ]
         assert main(["doctor", *given]) == 0  # those were other programs' keys
         findings = json.loads(capsys.readouterr().out)["findings"]
         return [one for one in findings if one["subject"] == "cool-down"]

@@ -38,7 +38,7 @@ class Worded(NamedTuple):
 
 def _rows(name: str, *kind: str) -> list[Worded]:
     rows = []
-    for line in (_HERE / name).read_text(encoding="utf-8").splitlines():
+    for line in (_HERE / name).read_text(encoding="utf-8").split("\n"):
         if line and not line.startswith("#"):
             what, who, status, body = [*kind, *line.split(" | ", 3 - len(kind))]
             rows.append(Worded(what, who, int(status), json.loads(body)))

@@ -204,11 +204,14 @@ def test_a_live_record_has_the_exchange_rate_of_its_preset():
     assert record.exchange_rate == record.to_dict()["exchange_rate"] == 7e-12
 
 
-def test_the_summary_takes_the_bill_and_the_energy_that_a_record_names(tmp_path, capsys):
-    """Records may name what servers were paid and what the device used; older ones have charges by place only."""
+def test_the_summary_takes_the_bill_and_the_energy_of_the_charges(tmp_path, capsys):
+    """As the list and the time line do: the totals of a ledger are the sums of its charges."""
     row = answered(0, "server").to_dict()
-    ledger = row["ledger"]
-    lines = [{**row, "ledger": {**ledger, "bill_usd": usd, "device_energy_j": 12.0}} for usd in (0.5, 1.5)]
+    charge = row["ledger"]["charges"][0]
+    lines = [
+        {**row, "ledger": {"charges": [{**charge, "bill_usd": usd, "device_energy_j": 12.0}]}}
+        for usd in (0.5, 1.5)
+    ]
     path = tmp_path / "routes.jsonl"
     path.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
     text = "\n".join(said(capsys, "show", str(path), "--summary"))

@@ -198,7 +198,7 @@ def test_a_chat_in_the_terminal_keeps_no_words(process, tmp_path):
         refusal("400 No", "x", f"You sent {asked} by {KEY}"),
     ]  # a device does not take over from that
     with upstream(*scripts) as behind:
-        command = ("-c", COMMAND, "chat", "--policy", str(policy), "--record", "routes.jsonl")
+        command = ("-c", COMMAND, "chat", "--preset", str(policy), "--record", "routes.jsonl")
         chat = process(*command, OPENAI_API_KEY=KEY, OPENAI_BASE_URL=behind.base_url)
         chat.communicate(f"{asked}\n{asked}\n\n".encode(), timeout=WITHIN_S)
     assert chat.returncode == 0, (tmp_path / "stderr").read_text()[-3000:]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
+import inspect
 import json
 import logging
 import re
@@ -36,8 +36,9 @@ from serving import upstream
 
 from disco.cli import main
 from disco.cli.main import _parser
-from disco.cli.serving import serve_command, serve_options, serve_setup
-from disco.server import Metrics
+from disco.cli.serving import serve_command, serve_setup
+from disco.cli.serving.settings import MAX_ANSWERS, MAX_ROUNDS, read_settings
+from disco.server import Metrics, serve
 from disco.server.layers.layer_metrics import LayerMetrics
 from disco.server.verifier.verifier_metrics import VerifierMetrics
 from disco.speculate.layer_facts import LayerFacts
@@ -45,7 +46,7 @@ from disco.speculate.layer_facts import LayerFacts
 pytestmark = pytest.mark.real
 
 PAGE = (ROOT / "docs" / "reference" / "server.md").read_text(encoding="utf-8")
-SERVER_ONLY = ("--local", "none", "--policy", "fast")
+SERVER_ONLY = ("--local", "none", "--preset", "fast")
 
 
 def reaching(base_url: str) -> dict[str, str]:
@@ -57,7 +58,7 @@ def test_an_answer_in_progress_is_finished_before_the_end(tmp_path):
     """Under a key from a file, on an address that others can reach. SIGINT: tests/security/test_canary.py."""
     records, file = tmp_path / "routes.jsonl", tmp_path / "key"
     file.write_text(KEY + "\n")
-    options = ("--policy", "private", "--grace", "600", "--record", str(records))
+    options = ("--preset", "private", "--grace", "600", "--record", str(records))
     with running(*options, "--host", "0.0.0.0", "--key-file", str(file)) as (process, address):
         with asking(address, "/v1/models") as connection:
             assert connection.getresponse().status == 401
@@ -131,45 +132,45 @@ TIER = "--tier http://127.0.0.1:8699/v1 its-model"
 @pytest.mark.parametrize(
     ("arguments", "variables", "says"),
     [
-        ("--policy private --host 0.0.0.0", {}, "DISCO_SERVER_KEY"),
-        ("--policy private --host no-such-host.invalid", KEYED, "not known"),
-        ("--policy private --host 192.0.2.1", KEYED, "is not an address of this machine"),
-        ("--policy private --key-file no-such-file", {}, "cannot be read"),
-        ("--policy private", {"DISCO_SERVER_KEY": ""}, "empty"),
-        ("--policy private --allow-origin *", {}, "no origin"),
-        ("--policy private --local smolm2-135m", {}, "smollm2-135m"),
-        ("--policy private --port {taken}", {}, "(?s)Port {taken} on 127.0.0.1 is in use.*--port"),
-        ("--policy privat", {}, "private"),
+        ("--preset private --host 0.0.0.0", {}, "DISCO_SERVER_KEY"),
+        ("--preset private --host no-such-host.invalid", KEYED, "not known"),
+        ("--preset private --host 192.0.2.1", KEYED, "is not an address of this machine"),
+        ("--preset private --key-file no-such-file", {}, "cannot be read"),
+        ("--preset private", {"DISCO_SERVER_KEY": ""}, "empty"),
+        ("--preset private --allow-origin *", {}, "no origin"),
+        ("--preset private --local smolm2-135m", {}, "smollm2-135m"),
+        ("--preset private --port {taken}", {}, "(?s)Port {taken} on 127.0.0.1 is in use.*--port"),
+        ("--preset privat", {}, "private"),
         ("--local none", {}, "api_key|OPENAI_API_KEY"),
         (BACKUP, {"OPENAI_API_KEY": "k"}, "DISCO_BACKUP_KEY_1"),
-        ("--port 8699 --policy {preset}", SELF, "The server behind disco.*is this server itself"),
+        ("--port 8699 --preset {preset}", SELF, "The server behind disco.*is this server itself"),
         (f"{TIER} reach=own --port 8699", {}, "The tier 'tier-1'.*is this server itself"),
         (f"{TIER} reach=far", {}, "reach must be"),
         (f"{TIER} speed=1", {}, "no option 'speed'.*reach"),
         (f"{TIER} price=dear", {}, "such as price=0.1,0.4"),
         (TIER, {}, "has no api_key"),
         ("--tier http://127.0.0.1:1/v1", {}, "and the model"),
-        ("--policy private --redact no_such_module:find", {}, "'no_such_module' cannot be imported"),
-        ("--policy private --redact json:no_such_name", {}, "'json' has no 'no_such_name'"),
-        ("--policy private --redact json", {}, "MODULE:FUNCTION"),
-        ("--policy private --redact json:__name__", {}, "redact is a str"),
-        ("--policy private --shadow cheap", {}, "--record"),
-        ("--policy private --prompt-cache-mib 9", {}, "belong to --prompt-cache"),
+        ("--preset private --redact no_such_module:find", {}, "'no_such_module' cannot be imported"),
+        ("--preset private --redact json:no_such_name", {}, "'json' has no 'no_such_name'"),
+        ("--preset private --redact json", {}, "MODULE:FUNCTION"),
+        ("--preset private --redact json:__name__", {}, "redact is a str"),
+        ("--preset private --shadow cheap", {}, "--record"),
+        ("--preset private --prompt-cache-mib 9", {}, "belong to --prompt-cache"),
         (
-            "--policy private --prompt-cache --prompt-cache-mib 0",
+            "--preset private --prompt-cache --prompt-cache-mib 0",
             {},
             "--prompt-cache-mib must be at least 1, not 0",
         ),
-        ("--policy private --histories {preset}/x", {}, "there is no folder"),
+        ("--preset private --histories {preset}/x", {}, "there is no folder"),
         # The file of the last run is read and written: only the preset is wrong.
-        ("--policy privat --histories {preset}", {}, "^disco: no preset is called 'privat'"),
-        ("--policy private --histories {preset} --record {preset}", {}, "--record writes this file too"),
+        ("--preset privat --histories {preset}", {}, "^disco: no preset is called 'privat'"),
+        ("--preset private --histories {preset} --record {preset}", {}, "--record writes this file too"),
         ("--slots 8", {}, "--slots is for a verify server.*--verify MODEL"),
         ("--context 512", {}, "--context is for a verify server.*--verify MODEL"),
         ("--threads 1", {}, "--threads is for a verify server.*--verify MODEL"),
         ("--verify smollm2-135m --local none", {}, "--local cannot be used with --verify"),
         ("--verify smollm2-135m --isolation process", {}, "--isolation cannot be used with --verify"),
-        ("--verify smollm2-135m --policy privat", {}, "no preset is called 'privat'"),
+        ("--verify smollm2-135m --preset privat", {}, "no preset is called 'privat'"),
         ("--verify smollm2-135m --slots 0", {}, "--slots must be at least 1, not 0"),
         ("--verify smollm2-135m --context 0", {}, "--context must be at least 1"),
         ("--verify smolm2-135m", {}, "smollm2-135m"),
@@ -191,7 +192,10 @@ def test_what_cannot_be_is_refused_with_the_remedy(arguments, variables, says, t
             monkeypatch.setenv(name, value)
     with socket.create_server(("127.0.0.1", 0)) as server:
         taken = str(server.getsockname()[1])
-        assert main(["serve", *arguments.format(taken=taken, preset=preset).split()]) == 2
+        free = (
+            [] if "--port" in arguments else ["--port", "0"]
+        )  # a server of the user's may be on the usual one
+        assert main(["serve", *free, *arguments.format(taken=taken, preset=preset).split()]) == 2
     said = capsys.readouterr().err
     assert said.startswith("disco: ")
     assert re.search(says.replace("{taken}", taken), said), said
@@ -200,7 +204,7 @@ def test_what_cannot_be_is_refused_with_the_remedy(arguments, variables, says, t
 def test_no_state_file_is_no_file_of_that_name(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "off").mkdir()  # as good as a folder in which nothing may be written
-    assert main(["serve", "--preset", "privat", "--state", "off"]) == 2
+    assert main(["serve", "--port", "0", "--preset", "privat", "--state", "off"]) == 2
     assert "no preset is called 'privat'" in capsys.readouterr().err
 
 
@@ -216,16 +220,18 @@ def test_tiers_are_read_from_the_arguments_and_their_keys_from_the_environment(m
     assert (second.reach, second.price, second.api_key) == ("any", None, "key-of-the-second")
 
 
-def test_what_is_not_given_has_the_usual_value_of_its_kind_of_server():
+def test_what_is_not_given_has_the_usual_value_which_is_that_of_the_library():
     def settled(*given):
-        return serve_options.settle_options(_parser().parse_args(["serve", *given]))
+        return read_settings(_parser().parse_args(["serve", *given]))
 
     answers, verifies = settled(), settled("--verify", "m", "--slots", "3", "--max-concurrent", "7")
-    assert (answers.local, answers.preset, answers.max_concurrent, answers.slots) == (
-        *("smollm2-135m", "server-first", 256, None),
-    )
-    assert (verifies.local, verifies.slots, verifies.context, verifies.max_concurrent) == (None, 3, None, 7)
-    assert (settled("--verify", "m").slots, settled("--verify", "m").max_concurrent) == (8, 1024)
+    assert (answers.usual_local(), settled("--layers", "x.gguf").usual_local()) == ("smollm2-135m", "none")
+    assert (answers.preset, answers.slots) == ("server-first", 8)
+    assert (verifies.slots, verifies.context_tokens, verifies.max_concurrent) == (3, None, 7)
+    usual = {name: given.default for name, given in inspect.signature(serve).parameters.items()}
+    assert (answers.host, answers.port, answers.grace_s) == (usual["host"], usual["port"], usual["grace_s"])
+    assert answers.max_body_mib * 2**20 == usual["max_body_bytes"]
+    assert usual["max_concurrent"] == MAX_ANSWERS < MAX_ROUNDS
 
 
 def test_the_commands_lines_go_to_standard_error_from_the_level_on(capsys):
@@ -251,12 +257,7 @@ def test_the_commands_work(local):
     assert json.loads(told)["count"] >= 1  # the chat above
 
 
-def test_every_option_and_every_metric_is_in_its_table():
-    (commands,) = (action.choices for action in _parser()._actions if isinstance(action.choices, dict))
-    shown = (action for action in commands["serve"]._actions if action.help != argparse.SUPPRESS)
-    options = {o for action in shown for o in action.option_strings if o.startswith("--")}
-    table = PAGE.partition("## Options")[2].partition("\n## ")[0]
-    assert {*re.findall(r"`(--[a-z-]+)", table), "--port", "--help"} == options
+def test_every_metric_is_in_its_table():
     named = set(re.findall(r"^\| `(disco_\w+)` \|", PAGE, re.MULTILINE))
     metrics = Metrics()
     VerifierMetrics(metrics.registry, FakeEngine().facts)

@@ -53,7 +53,7 @@ def test_a_verify_server_gives_one_answer_by_rounds_alone_and_as_a_chat():
         "512",
         "--threads",
         "1",
-        "--policy",
+        "--preset",
         "private",
     )
     asked = {"max_tokens": 12, "temperature": 0.8}

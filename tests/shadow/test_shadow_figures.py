@@ -10,10 +10,13 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from recordings import SERVER as SERVED
+from recordings import played
 
 from disco.candidate import Candidate
 from disco.cli.main import main
 from disco.errors import ConfigurationError
+from disco.plan import Start
 from disco.replay.shadow.shadow_figures import Comparison, compare
 from disco.replay.shadow.shadow_recording import Seen, read_shadowed
 from disco.replay.shadow.shadow_report import sentence
@@ -21,6 +24,13 @@ from disco.replay.shadow.shadow_runs import play_shadows
 from disco.replay.shadow.shadow_times import ENOUGH_STARTS, EndpointTimes
 
 RATES = {"device": (1e-9, 2e-9, 0.0), "server": (1.5e-7, 6e-7, 1.0)}
+# What a record has besides what these tests are about.
+WHOLE = played({"server": SERVED}, Start("server"), created_s=1e9).to_dict()
+SEGMENT, CHARGE = WHOLE["segments"][0], WHOLE["ledger"]["charges"][0]
+AVAILABLE = {
+    name: {"place": name, "continues": True, "is_money": name == "server", "j_in": None, "j_out": None}
+    for name in RATES
+}
 ALONE = {"device": [["device", 0.0]], "server": [["server", 0.0]]}
 RACE = [["device", 0.0], ["server", 0.0]]
 
@@ -68,7 +78,9 @@ def attempt(
     name: str, started_s: float, first_s: float | None, ended_s: float, *, tokens=20, prompt=100, **more
 ):
     return {
+        **WHOLE["attempts"][0],
         "endpoint": name,
+        "place": name,
         "role": "starter",
         "outcome": "finished" if first_s is not None else "lost",
         "failure": None,
@@ -94,23 +106,21 @@ def record(
     for number, one in enumerate(attempts):
         cost_in, cost_out, _ = RATES[one["endpoint"]]
         usd = cost_in * one["prompt_tokens"] + cost_out * one["kept_tokens"]
-        charges.append({"attempt": number, "endpoint": one["endpoint"], "phase": "answer", "cost": usd})
+        charges.append({**CHARGE, "attempt": number, "endpoint": one["endpoint"], "policy_cost": usd})
     if cost is not None:
-        charges = [{"attempt": 0, "endpoint": "device", "phase": "answer", "cost": cost}]
+        charges = [{**CHARGE, "attempt": 0, "endpoint": "device", "policy_cost": cost}]
     return {
-        "schema": 4,
-        "created_s": 1e9,
+        **WHOLE,
         "preset": "real",
         "finish_reason": "stop",
         "prompt_tokens": prompt,
         "answer_tokens": tokens,
         "max_tokens": None,
         "winner": winner["endpoint"],
-        "endpoints": [endpoint(name) for name in RATES],
+        "endpoints": [{**endpoint(name), **AVAILABLE[name]} for name in RATES],
         "attempts": attempts,
-        "segments": [{"endpoint": winner["endpoint"], "attempt": attempts.index(winner)}],
-        "migrations": [],
-        "pace": {"ttft_raw_s": winner["first_content_s"]},
+        "segments": [{**SEGMENT, "endpoint": winner["endpoint"], "attempt": attempts.index(winner)}],
+        "pace": {**WHOLE["pace"], "ttft_raw_s": winner["first_content_s"]},
         "ledger": {"charges": charges},
         "shadow": {
             "preset": "other",
@@ -350,8 +360,8 @@ def test_broken_lines_are_named_by_their_number(tmp_path, capsys):
     path.write_text(f"{good[:99]}\n{good}\n\n[]\n{good}\n", encoding="utf-8")
     assert main(["shadow", str(path), "--draws", "1"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "half a line (line 1)" in out
-    assert "as disco.RouteLog writes them (line 4)" in out
+    assert f"{path}, line 1: this is not JSON; a program that was killed may leave half a line" in out
+    assert f"{path}, line 4: this is not a route record, as disco.RouteLog writes them" in out
 
 
 SERVER = Candidate("server", "any", ttft_quantiles=(0.2, 0.4), overhead_s=0.4)

@@ -17,9 +17,9 @@ from disco.client.shadow.shadow_preset import Shadow
 from disco.dispatch import Preset
 from disco.dispatch.power.power_section import PowerSection
 from disco.errors import ConfigurationError, EndpointFailure, FailureKind
+from disco.record import read_record
 from disco.replay.formats import read_trace
 from disco.replay.shadow.shadow_recording import read_shadowed
-from disco.session.records.shadow_record import PlanRecord
 
 pytestmark = pytest.mark.anyio
 
@@ -52,7 +52,7 @@ async def test_the_other_plan_is_recorded_and_only_the_real_one_is_carried_out()
     assert shadow.real.starts == (("device", 0.0),)
     assert shadow.differs == ("starts", "fallbacks")
     assert json.loads(route.to_json())["shadow"]["plan"]["starts"] == [["device", 0.0], ["server", 0.0]]
-    assert PlanRecord.from_dict(json.loads(json.dumps(shadow.plan.to_dict()))) == shadow.plan
+    assert read_record(route.to_json()).shadow.plan == shadow.plan
 
 
 async def test_the_other_preset_judges_the_same_battery_by_its_own_rule():

@@ -17,7 +17,7 @@ __all__ = ["FORKS", "run_script"]
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
     [
-        *("disco", "disco.cli.demonstration.demo_server", "disco.client.sync.sync_client", "disco.replay"),
+        *("disco", "disco.testing", "disco.client.sync.sync_client", "disco.replay"),
         *("disco.client.router", "disco.client.chat.completions", "disco.endpoints.openai_api.api_endpoint"),
         *("openai.resources", "jinja2.sandbox", "llama_cpp", "numpy", "trio", "truststore", "httpcore2"),
     ]
@@ -25,12 +25,21 @@ FORKS.set_forkserver_preload(
 
 
 def run_script(
-    script: Path, *, cwd: Path, environment: Mapping[str, str], timeout_s: float
+    script: Path,
+    *arguments: str,
+    cwd: Path,
+    environment: Mapping[str, str],
+    timeout_s: float,
+    without: tuple[str, ...] = (),
 ) -> tuple[str, str]:
-    """What the script printed and what it wrote to standard error; it must end well, and in time."""
+    """What the script printed and what it wrote to standard error; it must end well, and in time.
+
+    `without`: packages that it does not find.
+    """
     with tempfile.TemporaryDirectory() as folder:
         said = [Path(folder) / "stdout", Path(folder) / "stderr"]
-        given = (str(script), str(cwd), dict(environment), list(map(str, said)), KNOWN_MODELS)
+        command = [str(script), *arguments]
+        given = (command, str(cwd), dict(environment), list(map(str, said)), KNOWN_MODELS, without)
         process = FORKS.Process(target=_run, args=given)
         process.start()
         process.join(timeout_s)
@@ -44,11 +53,12 @@ def run_script(
 
 
 def _run(
-    script: str,
+    command: list[str],
     cwd: str,
     environment: dict[str, str],
     said: list[str],
     models: dict[str, tuple[str, str, str]],
+    without: tuple[str, ...],
 ) -> None:
     for number, path in enumerate(said, 1):
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -58,6 +68,8 @@ def _run(
     os.environ.update(environment)
     os.chdir(cwd)
     KNOWN_MODELS.update(models)
-    sys.argv = [script]
-    sys.path.insert(0, str(Path(script).parent))
-    runpy.run_path(script, run_name="__main__")
+    for package in without:
+        sys.modules[package] = None  # type: ignore[assignment] # so that it is not found
+    sys.argv = command
+    sys.path.insert(0, str(Path(command[0]).parent))
+    runpy.run_path(command[0], run_name="__main__")

@@ -24,8 +24,8 @@ from disco.client.chat.revised_text import RevisedText
 from disco.client.chat.stream_types import DiscoStream
 from disco.dispatch import load_preset
 from disco.errors import ConfigurationError
+from disco.record import timeline_lines
 from disco.session.records.route_record import RouteRecord
-from disco.timeline import timeline_lines
 
 __all__ = ["Chat", "ChatSettings"]
 
@@ -151,7 +151,7 @@ class Chat:
     # ------------------------------------------------------------------ commands
 
     async def _obey(self, name: str, argument: str) -> None:
-        if name == "policy":
+        if name == "preset":
             self._choose(argument)
         elif name == "local":
             self._toggle_local()

@@ -1,4 +1,4 @@
-"""The commands of a chat, such as `/policy cheap`: their names, how a line is read, and how one is completed."""
+"""The commands of a chat, such as `/preset cheap`: their names, how a line is read, and how one is completed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Command:
 
 
 COMMANDS = (
-    Command("policy", "choose another preset for the next questions; alone: list them", "NAME"),
+    Command("preset", "choose another preset for the next questions; alone: list them", "NAME"),
     Command("local", "keep the next questions on this machine, or no longer"),
     Command("why", "how the last answer was made: its time line"),
     Command("retry", "ask the last question again, in place of its answer"),
@@ -102,7 +102,7 @@ def completions(typed: str, presets: Mapping[str, str]) -> Iterator[Completed]:
         for command in COMMANDS:
             if f"/{command.name}".startswith(name.lower()):
                 yield Completed(f"/{command.name}", len(typed), command.summary)
-    elif name.lower() == "/policy":
+    elif name.lower() == "/preset":
         for preset, summary in presets.items():
             if preset.startswith(argument.lstrip()):
                 yield Completed(preset, len(argument.lstrip()), summary)

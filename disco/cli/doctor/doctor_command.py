@@ -12,32 +12,29 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from disco.cli.console import Screen
-from disco.client.request_options import DEFAULT_PRESET
+from disco.cli.doctor.examination import TITLES, examine
+from disco.cli.doctor.finding import Finding, Setup
+from disco.cli.doctor.summary import Summary, summarise
+from disco.cli.shared_options import add_preset, add_runtime
 from disco.errors import ConfigurationError
 
-if TYPE_CHECKING:
-    from disco.cli.doctor.finding import Finding, Setup
-    from disco.cli.doctor.summary import Summary
-
-__all__ = ["add_doctor", "run_doctor"]
+__all__ = ["add", "run_doctor"]
 
 _COLOURS = {"works": "green", "does not": "red", "not checked": "yellow"}
 _MODEL_VARIABLE = "OPENAI_MODEL"
 _USUAL_MODEL = "gpt-4o-mini"  # as for chat
 
 
-def add_doctor(commands: Any) -> argparse.ArgumentParser:
-    """Add the parser of `disco doctor` to the commands; return it."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "doctor",
-        help="say what works here, what does not, and what to type",
-        description="Looks at this machine, the packages, the local model, the server in OPENAI_BASE_URL and its key "
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `disco doctor`."""
+    parser.description = (
+        "Looks at this machine, the packages, the local model, the server in OPENAI_BASE_URL and its key "
         "in OPENAI_API_KEY, the preset, the state file and disco serve. Shows no key and no text of yours. Sends the "
         "server only requests that cost nothing, unless --ask is given. Exit status 0: a model can answer, and no "
-        "fault was found; else 1. See docs/how-to/doctor.md.",
+        "fault was found; else 1. See docs/how-to/doctor.md."
     )
     parser.add_argument(
         "--local",
@@ -45,15 +42,8 @@ def add_doctor(commands: Any) -> argparse.ArgumentParser:
         help="local model: a name, a GGUF file, hf:owner/repo/file, the address of a local server such as "
         "http://localhost:11434/v1#qwen3:4b, or `none` (default: smollm2-135m)",
     )
-    parser.add_argument(
-        "--runtime",
-        choices=("auto", "compiled", "prebuilt"),
-        default="auto",
-        help="what runs the local model, as for chat (default: auto)",
-    )
-    parser.add_argument(
-        "--preset", "--policy", default=DEFAULT_PRESET, help="a preset's name or file (default: %(default)s)"
-    )
+    add_runtime(parser)
+    add_preset(parser)
     parser.add_argument(
         "--model", help=f"the server's model (default: what {_MODEL_VARIABLE} names, else {_USUAL_MODEL})"
     )
@@ -76,7 +66,6 @@ def add_doctor(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, default=8642, help="of disco serve (default: 8642)")
     parser.add_argument("--json", action="store_true", help="the report as JSON, for an issue")
     parser.set_defaults(run=run_doctor)
-    return parser
 
 
 async def run_doctor(screen: Screen, arguments: argparse.Namespace) -> int:
@@ -85,10 +74,6 @@ async def run_doctor(screen: Screen, arguments: argparse.Namespace) -> int:
     Raises:
         ConfigurationError: an option is out of range.
     """
-    from disco.cli.doctor.examination import TITLES, examine  # noqa: PLC0415 - `disco --help` needs no client
-    from disco.cli.doctor.finding import Setup  # noqa: PLC0415 - as above
-    from disco.cli.doctor.summary import summarise  # noqa: PLC0415 - as above
-
     if not 0 < arguments.within < float("inf"):
         raise ConfigurationError(f"--within is a number of seconds above 0, not {arguments.within:g}")
     if not 0 < arguments.port < 65_536:

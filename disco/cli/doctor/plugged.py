@@ -8,7 +8,7 @@ import anyio.to_thread
 
 from disco.cli.doctor.finding import Facts, Finding, Setup, does_not, split_message, unchecked, works
 from disco.cli.doctor.local_model import tried
-from disco.cli.plugins.plugin_faults import plugin_faults
+from disco.cli.plugins import plugin_faults
 from disco.errors import ConfigurationError, DiscoError, EndpointFailure
 
 __all__ = ["check_plugged_endpoint", "check_plugins"]

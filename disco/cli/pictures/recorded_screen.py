@@ -145,21 +145,6 @@ class RecordedScreen(Screen):
         finally:
             self._is_step = False
 
-    @contextmanager
-    def board(self) -> Iterator[Callable[[Sequence[Sequence[tuple[str, str]]]], None] | None]:
-        self._keep_line()
-        last: list[Sequence[Sequence[tuple[str, str]]]] = []
-        with super().board() as draw:
-
-            def show(lines: Sequence[Sequence[tuple[str, str]]]) -> None:
-                last[:] = [lines]
-                if draw is not None:
-                    draw(lines)
-
-            yield show
-        for row in last[0] if last else ():
-            self._kept.print(Text.assemble(*((printable(text), style) for text, style in row)))
-
     def save_svg(self, path: str, *, title: str) -> None:
         """Write the picture.
 

@@ -15,8 +15,8 @@ import openai
 
 from disco.cli.console import Screen
 from disco.cli.output_files import check_output
-from disco.cli.serving.serve_options import BACKUP_KEY_VARIABLE, TIER_KEY_VARIABLE, settle_options
-from disco.cli.serving.serve_setup import announce, callers_key, logging_at, require_extra
+from disco.cli.serving.serve_setup import KEY_VARIABLE, announce, callers_key, logging_at, require_extra
+from disco.cli.serving.settings import MAX_ANSWERS, MAX_ROUNDS, ServeSettings, add_options, read_settings
 from disco.errors import ConfigurationError, DiscoError, ModelFileError, nearest
 
 if TYPE_CHECKING:
@@ -29,11 +29,63 @@ if TYPE_CHECKING:
     from disco.speculate.layer_facts import LayerFacts
     from disco.speculate.messages import VerifierFacts
 
-__all__ = ["run_serve"]
+__all__ = ["add", "run_serve"]
 
 EXAMPLE: Final = Path(__file__).with_name("example.toml")
+BACKUP_KEY_VARIABLE: Final = "DISCO_BACKUP_KEY"
+TIER_KEY_VARIABLE: Final = "DISCO_TIER_KEY"
 TIER_OPTIONS: Final = ("reach", "price", "name")
 _MIB: Final = 2**20
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `disco serve`."""
+    parser.description = (
+        "Serves both models at one base URL. The server behind disco is the one in OPENAI_API_KEY and OPENAI_BASE_URL. "
+        "Without a key, only the local model answers. With --verify, the local model also checks what other devices "
+        "draft. With --layers, it computes for devices the layers that they lack. If a key is set in "
+        f"{KEY_VARIABLE} or --key-file, callers must send it."
+    )
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="take the settings from a TOML file, which can also name several models; options given here replace those "
+        "of the file; see docs/how-to/serve-config.md",
+    )
+    parser.add_argument(
+        "--example-config", action="store_true", help="print an example of such a file, and end"
+    )
+    add_options(parser)
+    parser.add_argument(
+        "--tier",
+        nargs="+",
+        action="append",
+        default=[],
+        metavar=("URL MODEL", "OPTION=VALUE"),
+        help="a model between the local one and the server; may be given several times, from the smallest to the best. "
+        "In place of URL and MODEL: an endpoint of an installed package, such as 'command:llm -m qwen'. "
+        "Options: reach=device, own or any (default); price=IN,OUT in USD per million tokens; name=NAME. Its key, if "
+        f"it needs one, is in {TIER_KEY_VARIABLE}_1 (_2 for the second, ...), or in {TIER_KEY_VARIABLE} for all tiers",
+    )
+    parser.add_argument(
+        "--backup",
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("URL", "MODEL"),
+        help="a further server, used if the first one does not answer; may be given several times. Its key is in "
+        f"{BACKUP_KEY_VARIABLE}_1 (_2 for the second, ...), or in {BACKUP_KEY_VARIABLE} for all backups",
+    )
+    parser.add_argument("--key", type=_no_key, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    parser.set_defaults(run=run_serve, fast_loop=True)
+
+
+def _no_key(text: str) -> str:
+    del text  # the message must not repeat the key
+    raise argparse.ArgumentTypeError(
+        "every user of this machine can read a command line; put the key into the environment "
+        f"variable {KEY_VARIABLE}, or into a file named by --key-file"
+    )
 
 
 async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
@@ -58,37 +110,29 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
 
 
 async def _serve(screen: Screen, arguments: argparse.Namespace) -> None:
-    arguments = settle_options(arguments)
-    is_named = bool(arguments.models)
-    for name in ("isolation", "runtime"):
-        if arguments.local == "none" and not is_named and getattr(arguments, name) is not None:
-            raise ConfigurationError(
-                f"--{name} is for a local model, but --local none asks for none: leave one of them out"
-            )
-    prompt_cache = _prompt_cache(arguments)
-    key = callers_key(arguments.key_file)
-    if arguments.page_text and arguments.no_page:
-        raise ConfigurationError(
-            "--page-text shows prompts and answers on the page, but the page is off (--no-page): leave one of them out"
-        )
-    if arguments.shadow is not None and arguments.record is None:
-        raise ConfigurationError(
-            "--shadow writes only into route records: name a file for them with --record"
-        )
-    state = None if arguments.state == "off" else arguments.state  # no file's name
-    check_output(arguments, record=arguments.record, histories=arguments.histories, state=state)
-    from disco.cli.serving.serve_clients import ClientMaker  # noqa: PLC0415 - `disco --help` needs no model
+    settings = read_settings(arguments)
+    is_named = bool(settings.models)
+    key = callers_key(settings.key_file)
+    state = None if settings.state == "off" else settings.state  # no file's name
+    read = argparse.Namespace(**dict(settings) | {"config": arguments.config})
+    check_output(read, record=settings.record, histories=settings.histories, state=state)
+    from disco.cli.serving.serve_clients import ClientMaker, backups_of, tiers_of  # noqa: PLC0415 - these take the extra
     from disco.client import RouteLog  # noqa: PLC0415 - as above
+    from disco.endpoints.llamacpp.batching.engine import VerifyEngine  # noqa: PLC0415 - as above
     from disco.endpoints.llamacpp.batching.engine_endpoint import EngineEndpoint  # noqa: PLC0415 - as above
+    from disco.endpoints.llamacpp.layers.layer_engine import LayerEngine  # noqa: PLC0415 - as above
     from disco.endpoints.llamacpp.model.model_files import short_name  # noqa: PLC0415 - as above
     from disco.server import LiveBoard, Metrics, serve  # noqa: PLC0415 - needs the extra
 
     metrics = Metrics(by_model=is_named)
-    page = None if arguments.no_page else LiveBoard(answers=arguments.page_answers, text=arguments.page_text)
-    engine = None if arguments.verify is None else _engine(arguments)
-    layers = None if arguments.layers is None else _layers(arguments)
-    record = nullcontext() if arguments.record is None else RouteLog(arguments.record)
-    with logging_at(arguments.log_level), record as log:
+    page = (
+        LiveBoard(answers=settings.page.answers, text=settings.page.text) if settings.page.enabled else None
+    )
+    engine = None if settings.verify is None else VerifyEngine(settings.verify, **_of_slots(settings))
+    layers = None if settings.layers is None else LayerEngine(settings.layers, **_of_slots(settings))
+    record = nullcontext() if settings.record is None else RouteLog(settings.record)
+    usually = MAX_ANSWERS if engine is None else MAX_ROUNDS
+    with logging_at(settings.log_level), record as log:
 
         def on_route(route: Any) -> None:
             metrics.answer(route)
@@ -101,19 +145,22 @@ async def _serve(screen: Screen, arguments: argparse.Namespace) -> None:
             if layers is not None:
                 stack.push_async_callback(layers.aclose)
             maker = ClientMaker(
-                arguments,
-                engine=None if engine is None else EngineEndpoint(engine, name=short_name(arguments.verify)),
-                prompt_cache=prompt_cache,
-                redact=None if arguments.redact is None else _hook(arguments.redact),
+                settings,
+                engine=None
+                if engine is None or settings.verify is None
+                else EngineEndpoint(engine, name=short_name(settings.verify)),
+                prompt_cache=_prompt_cache(settings),
+                redact=None if settings.redact is None else _hook(settings.redact),
                 on_route=on_route,
             )
             client: AsyncDisco | NamedModels | None = None
             if is_named:
                 client = await maker.named(stack)
             else:
-                tiers = [*arguments.tiers, *_tiers(arguments.tier)]
+                tiers = [*tiers_of(settings.tiers, ["tiers"]), *_tiers(arguments.tier)]
+                backups = [*backups_of(settings.backups, ["backups"]), *_backups(arguments.backup)]
                 try:
-                    client = maker.one(tiers, [*arguments.backups, *_backups(arguments.backup)])
+                    client = maker.one(tiers, backups)
                 except DiscoError:
                     raise
                 except openai.OpenAIError:  # there is neither a key nor a local model
@@ -123,19 +170,19 @@ async def _serve(screen: Screen, arguments: argparse.Namespace) -> None:
                     await stack.enter_async_context(client)
             await serve(
                 client,
-                host=arguments.host,
-                port=arguments.port,
+                host=settings.host,
+                port=settings.port,
                 key=key,
-                allow_origins=arguments.allow_origin,
-                allow_hosts=arguments.allow_host,
-                max_body_bytes=int(arguments.max_body * _MIB),
-                max_concurrent=arguments.max_concurrent,
-                grace_s=arguments.grace,
+                allow_origins=settings.allow_origin,
+                allow_hosts=settings.allow_host,
+                max_body_bytes=int(settings.max_body_mib * _MIB),
+                max_concurrent=settings.max_concurrent or usually,
+                grace_s=settings.grace_s,
                 metrics=metrics,
                 verifier=engine,
                 layers=layers,
                 page=page,
-                attachable=not arguments.no_attach,
+                attachable=settings.attach,
                 on_ready=lambda base_url: _announce(
                     screen,
                     client,
@@ -147,55 +194,25 @@ async def _serve(screen: Screen, arguments: argparse.Namespace) -> None:
             )
 
 
-def _prompt_cache(arguments: argparse.Namespace) -> PromptCache | None:
-    """Return how prompts are saved.
+def _prompt_cache(settings: ServeSettings) -> PromptCache | None:
+    """Return how prompts are saved; None: they are not."""
+    from disco.endpoints.saved_prompts import PromptCache  # noqa: PLC0415 - as above
 
-    Raises:
-        ConfigurationError: a number is out of range, or an option is without effect.
-    """
-    from disco.endpoints.saved_prompts import PromptCache  # noqa: PLC0415 - `disco --help` needs none
-
-    if arguments.prompt_cache is None:
-        if arguments.prompt_cache_mib is not None or arguments.prompt_cache_private:
-            raise ConfigurationError(
-                "--prompt-cache-mib and --prompt-cache-private belong to --prompt-cache: give that, too"
-            )
+    if settings.prompt_cache is False:
         return None
-    if arguments.verify is not None:
-        raise ConfigurationError(
-            "--prompt-cache cannot be used with --verify, whose model reads the prompts of many: leave one of them out"
-        )
-    if arguments.prompt_cache_mib is not None and arguments.prompt_cache_mib < 1:
-        raise ConfigurationError(f"--prompt-cache-mib must be at least 1, not {arguments.prompt_cache_mib}")
-    size = {} if arguments.prompt_cache_mib is None else {"max_bytes": arguments.prompt_cache_mib * _MIB}
-    return PromptCache(folder=arguments.prompt_cache or None, private=arguments.prompt_cache_private, **size)
+    size = {} if settings.prompt_cache_mib is None else {"max_bytes": settings.prompt_cache_mib * _MIB}
+    folder = settings.prompt_cache if isinstance(settings.prompt_cache, str) else None
+    return PromptCache(folder=folder, private=settings.prompt_cache_private, **size)
 
 
-def _engine(arguments: argparse.Namespace) -> VerifyEngine:
-    from disco.endpoints.llamacpp.batching.engine import VerifyEngine  # noqa: PLC0415 - `disco --help` needs no model
-
-    return VerifyEngine(
-        arguments.verify,
-        slots=arguments.slots,
-        context_tokens=arguments.context,
-        threads=_threads(arguments),
-    )
-
-
-def _layers(arguments: argparse.Namespace) -> LayerEngine:
-    from disco.endpoints.llamacpp.layers.layer_engine import LayerEngine  # noqa: PLC0415 - as above
-
-    return LayerEngine(
-        arguments.layers,
-        slots=arguments.slots,
-        context_tokens=arguments.context,
-        threads=_threads(arguments),
-    )
-
-
-def _threads(arguments: argparse.Namespace) -> int:
+def _of_slots(settings: ServeSettings) -> dict[str, Any]:
+    """Return what both kinds of engine are made with."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return int(arguments.threads or max(1, cores - 1))
+    return {
+        "slots": settings.slots,
+        "context_tokens": settings.context_tokens,
+        "threads": settings.threads or max(1, cores - 1),
+    }
 
 
 def _announce(

@@ -21,6 +21,7 @@ from disco._resources import resource_text
 from disco.cli.console import Screen
 from disco.cli.model_argument import model_file
 from disco.cli.split.audited_split import ANSWER_TOKENS, MOST_TOKENS, AuditedSplit
+from disco.cli.split.split_cut import USUAL_LAYERS
 from disco.endpoints.llamacpp.layers.cut import cut_model, require_gguf
 from disco.endpoints.llamacpp.layers.cut_check import check_cut
 from disco.endpoints.llamacpp.layers.inversion import Inverter
@@ -61,7 +62,7 @@ class TextAudit:
     text: str = field(repr=False)
 
 
-def run_audit(screen: Screen, arguments: argparse.Namespace, *, usual_layers: int) -> int:
+def run_audit(screen: Screen, arguments: argparse.Namespace) -> int:
     """Attack a split; return the exit status.
 
     Raises:
@@ -76,7 +77,7 @@ def run_audit(screen: Screen, arguments: argparse.Namespace, *, usual_layers: in
     if arguments.json:
         screen = Screen(sys.stderr)
     with ExitStack() as stack:
-        files = _files(screen, stack, arguments, usual_layers)
+        files = _files(screen, stack, arguments)
         known = read_layer_file(files["device"], "device")
         split = stack.enter_context(closing(AuditedSplit(files, threads)))
         all_ids = [split.tokenize(text) for text in texts]
@@ -110,9 +111,7 @@ def _texts(file: str | None) -> list[str]:
     return [text]
 
 
-def _files(
-    screen: Screen, stack: ExitStack, arguments: argparse.Namespace, usual_layers: int
-) -> dict[Part, Path]:
+def _files(screen: Screen, stack: ExitStack, arguments: argparse.Namespace) -> dict[Part, Path]:
     """Return the parts that the user named by the device's file, or those of the model, cut into a temporary folder."""
     path = Path(arguments.model).expanduser()
     if path.name.endswith(_DEVICE):
@@ -127,7 +126,7 @@ def _files(
     with screen.step(f"Finding {arguments.model}"):
         source = model_file(arguments.model)
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="disco-audit-")))
-    layers = usual_layers if arguments.layers is None else arguments.layers
+    layers = USUAL_LAYERS if arguments.layers is None else arguments.layers
     with screen.bar(f"Cutting {source.name} for this, in bytes") as so_far:
         # In a process of its own first: llama.cpp may abort on a file that it should refuse.
         return cut_model(

@@ -5,18 +5,15 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from disco.cli.console import Screen
+from disco.cli.split.split_audit import run_audit
+from disco.cli.split.split_check import run_check
+from disco.cli.split.split_cut import USUAL_LAYERS, run_cut
 
-__all__ = ["add_split"]
-
-_LAYERS = 2
+__all__ = ["add"]
 
 
-def add_split(commands: Any) -> argparse.ArgumentParser:
-    """Add the parser of `disco split` to the commands; return it."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "split", help="cut a model in two: first layers here, the others on a server"
-    )
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `disco split`."""
     subcommands = parser.add_subparsers(required=True, metavar="WHAT")
     model = "the whole model: a name, a GGUF file, hf:owner/repo/file, or one of these with @TYPE (@Q8_0: requantised)"
     cut = subcommands.add_parser(
@@ -31,12 +28,12 @@ def add_split(commands: Any) -> argparse.ArgumentParser:
     cut.add_argument(
         "--adapter",
         metavar="FILE",
-        help="of `disco adapter train`, or none (default: the one that disco ships for this model, if it does)",
+        help="of `disco adapter train`, or none (default: that of a package for this model, where it is installed)",
     )
     cut.add_argument(
         "--replace", action="store_true", help="replace a file of the device whose adapter was trained"
     )
-    cut.set_defaults(run=_cut)
+    cut.set_defaults(run=run_cut)
     audit = subcommands.add_parser(
         "audit",
         help="find out what the cloud can read of your texts",
@@ -54,9 +51,8 @@ def add_split(commands: Any) -> argparse.ArgumentParser:
     audit.add_argument(
         "--json", action="store_true", help="print the results as JSON, and all else on standard error"
     )
-    audit.set_defaults(run=_audit)
+    audit.set_defaults(run=run_audit)
     _add_check(subcommands)
-    return parser
 
 
 def _add_check(subcommands: Any) -> None:
@@ -82,28 +78,10 @@ def _add_check(subcommands: Any) -> None:
     check.add_argument(
         "--json", action="store_true", help="print the results as JSON, and all else on standard error"
     )
-    check.set_defaults(run=_check)
+    check.set_defaults(run=run_check)
 
 
 def _add_layers(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--layers", type=int, metavar="N", help=f"how many layers the device keeps (default: {_LAYERS})"
+        "--layers", type=int, metavar="N", help=f"how many layers the device keeps (default: {USUAL_LAYERS})"
     )
-
-
-def _cut(screen: Screen, arguments: argparse.Namespace) -> int:
-    from disco.cli.split.split_cut import run_cut  # noqa: PLC0415 - `disco --help` needs no model
-
-    return run_cut(screen, arguments, _LAYERS if arguments.layers is None else arguments.layers)
-
-
-def _audit(screen: Screen, arguments: argparse.Namespace) -> int:
-    from disco.cli.split.split_audit import run_audit  # noqa: PLC0415 - as above
-
-    return run_audit(screen, arguments, usual_layers=_LAYERS)
-
-
-async def _check(screen: Screen, arguments: argparse.Namespace) -> int:
-    from disco.cli.split.split_check import run_check  # noqa: PLC0415 - as above
-
-    return await run_check(screen, arguments)

@@ -8,14 +8,16 @@ from pathlib import Path
 
 from disco.cli.console import Screen
 from disco.cli.model_argument import model_file
-from disco.endpoints.llamacpp.layers.adapter_file import Adapter, fits, holds, read_adapter, shipped_adapter
+from disco.endpoints.llamacpp.layers.adapter_file import Adapter, fits, holds, known_adapter, read_adapter
 from disco.endpoints.llamacpp.layers.cut import cut_model, require_gguf
 from disco.endpoints.llamacpp.layers.cut_check import CutCheck, check_cut
 from disco.endpoints.llamacpp.layers.layer_files import Part, cut_files, read_layer_file
 from disco.endpoints.llamacpp.model.model_files import require_llama_cpp, short_name
 from disco.errors import ConfigurationError, ModelFileError
 
-__all__ = ["run_cut"]
+__all__ = ["USUAL_LAYERS", "run_cut"]
+
+USUAL_LAYERS = 2
 
 _WHAT: dict[Part, str] = {
     "device": "embedding, first layers, adapter, head, vocabulary",
@@ -24,19 +26,21 @@ _WHAT: dict[Part, str] = {
 }
 
 
-def run_cut(screen: Screen, arguments: argparse.Namespace, layers: int) -> int:
+def run_cut(screen: Screen, arguments: argparse.Namespace) -> int:
     """Cut a model; return the exit status.
 
     Raises:
         ConfigurationError: an option is not usable, a package is missing, or the folder cannot be written.
         ModelFileError: the model cannot be cut, or its parts do not compute what it computes.
     """
+    layers = USUAL_LAYERS if arguments.layers is None else arguments.layers
     require_llama_cpp()
     require_gguf()
     with screen.step(f"Finding {arguments.model}"):
         source = model_file(arguments.model)
     folder = Path(arguments.out or f"{short_name(arguments.model)}-split").expanduser()
-    adapter = _adapter(arguments.adapter, source, layers)
+    found = _adapter(arguments.adapter, source, layers)
+    adapter = found if isinstance(found, Adapter) else None
     if not arguments.replace:
         _keep_adapter(cut_files(source, folder)["device"], adapter)
     proofs: list[CutCheck] = []
@@ -50,7 +54,12 @@ def run_cut(screen: Screen, arguments: argparse.Namespace, layers: int) -> int:
         files = cut_model(source, layers, folder, adapter=tensors, progress=so_far, check=check)
     _show(screen, source, files, proofs[-1])
     if adapter is None:
-        screen.line("Without an adapter nothing is drafted; to train one:", style="bold")
+        if isinstance(found, str):
+            screen.line("Without an adapter nothing is drafted; there is one for this model:", style="bold")
+            screen.line(f"  {found}")
+            screen.line("Then cut it again. To train one:")
+        else:
+            screen.line("Without an adapter nothing is drafted; to train one:", style="bold")
         screen.line(f"  disco adapter train {arguments.model} --layers {layers} --out {files['device']}")
     else:
         screen.line(
@@ -60,8 +69,8 @@ def run_cut(screen: Screen, arguments: argparse.Namespace, layers: int) -> int:
     return 0
 
 
-def _adapter(named: str | None, source: Path, layers: int) -> Adapter | None:
-    """Return the adapter that the device's file gets.
+def _adapter(named: str | None, source: Path, layers: int) -> Adapter | str | None:
+    """Return the adapter that the device's file gets, or what to type to get it.
 
     Raises:
         ModelFileError: the named one is not usable, or for another model.
@@ -69,7 +78,7 @@ def _adapter(named: str | None, source: Path, layers: int) -> Adapter | None:
     if named == "none":
         return None
     if named is None:
-        return shipped_adapter(source, layers)
+        return known_adapter(source, layers)
     adapter = read_adapter(Path(named).expanduser())
     fits(adapter, source, layers)
     return adapter

@@ -18,7 +18,7 @@ from disco.cost import Charge, Phase, Totals
 from disco.errors import FailureKind
 from disco.events import Usage
 from disco.plan import Plan, Start
-from disco.session.attempt.attempt_state import AttemptState, Role
+from disco.session.attempt.attempt_state import AttemptState
 from disco.session.machine import Session
 from disco.session.records.shadow_record import BASES, Basis
 
@@ -72,11 +72,7 @@ def estimate(
         session: closed.
     """
     prompt_tokens = session.config.prompt_tokens
-    began = {
-        state.candidate.name: state
-        for state in reversed(session.attempts)
-        if state.role in (Role.STARTER, Role.HEDGE, Role.TAKEOVER) and not state.prefix
-    }
+    began = {state.candidate.name: state for state in reversed(session.attempts) if state.begins}
     runners = [
         runner
         for start in plan.starts

@@ -1,8 +1,5 @@
 """How a server is made to continue a half-written answer: methods, rendering, the seam, and the probe."""
 
-from typing import TYPE_CHECKING
-
-from disco._moved import former_names
 from disco.endpoints.continuation.methods import LADDER, Call, Continuation, Method
 from disco.endpoints.continuation.probe import Outcome, ProbeVerdict, probe
 from disco.endpoints.continuation.rendering import CannotContinueError
@@ -20,6 +17,3 @@ __all__ = [
     "SeamMismatchError",
     "probe",
 ]
-
-if not TYPE_CHECKING:  # hidden from type checkers, which would report the old names
-    __getattr__ = former_names("endpoints.continuation")

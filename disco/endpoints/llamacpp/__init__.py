@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from disco.endpoints.llamacpp.llamacpp_endpoint import LlamaCppEndpoint
 from disco.endpoints.llamacpp.model.model_files import KNOWN_MODELS, resolve_model
+from disco.endpoints.llamacpp.model.requantised import requantised
 from disco.endpoints.llamacpp.request_params import unserved_params
 from disco.endpoints.llamacpp.runtime.speed_benchmark import DecodeRate, Measurement, PrefillTime
 
@@ -13,6 +14,7 @@ __all__ = [
     "LlamaCppEndpoint",
     "Measurement",
     "PrefillTime",
+    "requantised",
     "resolve_model",
     "unserved_params",
 ]

@@ -13,7 +13,6 @@ import openai
 from disco.endpoints.background_tasks import BackgroundTasks
 from disco.endpoints.drafter import Drafter
 from disco.endpoints.speculative.verifier_client import verifier_facts
-from disco.speculate.effects import Effect
 from disco.speculate.estimates import Estimates
 from disco.speculate.messages import VerifierFacts
 from disco.speculate.seen import VerifyCurve
@@ -36,7 +35,6 @@ class Pairing:
         facts: what the server says of itself; None while that is not known, and where it is no verify server.
         estimates: of this drafter with this server.
         tasks: the parent of the attempts' tasks.
-        watch: see `RoundsRun`; of the answers that begin from now on. None: nobody watches.
         has_chat: whether the server is known to answer chat requests, or known not to; None: not known.
     """
 
@@ -48,7 +46,6 @@ class Pairing:
 
         self.facts: VerifierFacts | None = None
         self.estimates = Estimates()
-        self.watch: Callable[[Effect], object] | None = None
         self.has_chat: bool | None = None
         self._until = 0.0  # when what is known has to be asked again
         self._trying = Trying()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
@@ -69,7 +69,7 @@ class Work:
 class RoundsRun:
     """One answer's rounds. `run` runs in a background task, `next` gives what has come of it.
 
-    Mutable: everything below `watch`.
+    Mutable: everything below `name`.
 
     Attributes:
         rounds: the machine, not started.
@@ -80,8 +80,6 @@ class RoundsRun:
         vocabulary: the server's.
         drafts: see `Request.drafts`.
         name: the endpoint's, for messages.
-        watch: called with each effect before it is carried out, to show an answer while it is made: a `Send` has the
-            drafted tokens and their position, a `Write` what the server chose. Must be quick and not raise.
         work: what the server has done so far.
         finish_reason: how the answer ended; None while it goes on.
     """
@@ -94,7 +92,6 @@ class RoundsRun:
     vocabulary: str | None
     drafts: int | None
     name: str
-    watch: Callable[[Effect], object] | None = None
     work: Work = field(default_factory=Work)
     finish_reason: str | None = None
     _out: list[Delta] = field(default_factory=list)
@@ -215,8 +212,6 @@ class RoundsRun:
     def _do(self, effects: list[Effect]) -> None:
         over_budget = False
         for effect in effects:
-            if self.watch is not None:
-                self.watch(effect)
             if type(effect) is Write:
                 self._fruitless = self._lost = 0
                 if effect.deltas:

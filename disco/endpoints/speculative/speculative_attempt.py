@@ -291,7 +291,6 @@ class SpeculativeAttempt(Attempt):
             vocabulary=facts.vocabulary,
             drafts=request.drafts,
             name=self._name,
-            watch=self._pairing.watch,
         )
         try:
             await self._pairing.tasks.start(self._run.run)

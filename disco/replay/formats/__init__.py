@@ -1,6 +1,6 @@
 """Readers and writers of traces: disco's own record format, public workloads, benchmark output."""
 
-from disco.replay.formats.columns.row_problems import Skipped
+from disco.record.left_out import Skipped
 from disco.replay.formats.format_adapter import Adapter
 from disco.replay.formats.format_registry import AUTO, FORMATS
 from disco.replay.formats.reader import TraceChunks, read_chunks, read_trace

@@ -48,8 +48,8 @@ class Adapter:
         from_zero: arrival times are shifted so that the first request comes at 0.
         sorts: the source writes in another order than that of arrival. The whole file is then held in memory and
             sorted, even when it is read in chunks.
-        lossy: rows that cannot be used are left out and counted even where the reader was not asked to: programs append
-            to such a file, and one that is killed leaves half a line.
+        is_log: programs append to such a file, and one that is killed leaves half a line. So `row` is given each line
+            as text, and lines that cannot be used are left out and counted even where the reader was not asked to.
         note: goes into `Trace.source`.
     """
 
@@ -59,13 +59,13 @@ class Adapter:
     renames: Mapping[str, str] = field(default_factory=dict)
     divide: Mapping[str, float] = field(default_factory=dict)
     drops: frozenset[str] = frozenset()
-    row: Callable[[Row], Row | None] | None = None
+    row: Callable[[Any], Row | None] | None = None
     document: Callable[[Row], Iterable[Row | None]] | None = None
     failed: Callable[[Mapping[str, NDArray[np.float64]]], NDArray[np.bool_]] | None = None
     dates: bool = False
     from_zero: bool = True
     sorts: bool = False
-    lossy: bool = False
+    is_log: bool = False
     note: str = ""
 
     def theirs(self, ours: str) -> str:

@@ -11,8 +11,8 @@ from typing import Self
 import numpy as np
 
 from disco.errors import ConfigurationError
+from disco.record.left_out import SkipLog, Skipped
 from disco.replay.formats.columns.assemble import Assembler
-from disco.replay.formats.columns.row_problems import SkipLog, Skipped
 from disco.replay.formats.columns.trace_pieces import join, pick
 from disco.replay.formats.format_registry import AUTO, adapter_for, known_format
 from disco.replay.formats.sources.batches import Source
@@ -47,7 +47,7 @@ def read_trace(
         path: ends in .csv, .jsonl, .ndjson or .json, each also with .gz, or in .parquet.
         format: what the columns mean: a name in `FORMATS`, or "auto" to detect it by the column names.
         skip_invalid: leave out rows that are not valid and count them; otherwise the first such row is an error. Of
-            route records they are always left out.
+            route records they are always left out, but for those of a newer disco.
         limit: at most this many requests, from the beginning; None: all.
 
     Returns:
@@ -118,7 +118,7 @@ class TraceChunks(Iterator[Trace]):
         self._open.callback(source.close)
         try:
             adapter = adapter_for(format, source.heads, file)
-            self._log = SkipLog(source.unit)
+            self._log = SkipLog(file, source.unit)
             name = file.name.split(".")[0] or "trace"
             assembler = Assembler(source, adapter, name, skip_invalid=skip_invalid, log=self._log)
         except BaseException:
@@ -143,8 +143,8 @@ class TraceChunks(Iterator[Trace]):
         except BaseException as end:
             self.close()
             if isinstance(end, StopIteration) and not self._any:
-                why = f": {self.skipped}" if self.skipped else ""
-                why += "".join(f"; {remedy}" for remedy in dict.fromkeys(self.skipped.remedies.values()))
+                told = [*self.skipped.named(), *dict.fromkeys(self.skipped.remedies.values())]
+                why = "".join(f"; {one}" for one in told)
                 raise ConfigurationError(f"{self._path} has no request that can be used{why}") from None
             raise
         self._any = True

@@ -77,7 +77,7 @@ def load_trace(path: str | PathLike[str]) -> list[FleetRequest]:
         ConfigurationError: the file cannot be read, is empty, or a line is wrong; the message names line and field.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"the trace {path} cannot be read: {error}") from error
     requests = []

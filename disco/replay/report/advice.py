@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from disco.amounts import money, plural
+from disco.record.words import seconds
 from disco.replay.metrics.over_seeds import Summary
 from disco.replay.report.findings import number
 from disco.replay.workload.trace import Trace
-from disco.timeline.words import seconds
 
 __all__ = [
     "ENOUGH_REQUESTS",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import IO
 
-from disco.timeline.words import printable
+from disco.record.words import printable
 
 __all__ = ["Table"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from disco.record.written import WrittenStretch, stretches
 from disco.replay.report.chart_style import (
     Plot,
     Trace,
@@ -16,7 +17,6 @@ from disco.replay.report.chart_style import (
     numbers,
 )
 from disco.session.records.route_record import MigrationRecord, RouteRecord
-from disco.timeline.written import WrittenStretch, stretches
 
 __all__ = ["timeline"]
 

@@ -11,14 +11,12 @@ from disco.candidate import Candidate
 from disco.cost import Phase
 from disco.errors import ConfigurationError
 from disco.rates import Rates
-from disco.replay.formats.columns.row_problems import SkipLog, Skipped
-from disco.session.records.record_lines import lines_of, record_row
-from disco.session.records.shadow_record import ABILITIES, PlanRecord
+from disco.record.left_out import SkipLog, Skipped
+from disco.record.reading import records_of
+from disco.session.records.route_record import RouteRecord
+from disco.session.records.shadow_record import ABILITIES, PlanRecord, ShadowEndpoint
 
 __all__ = ["Seen", "ShadowRecording", "ShadowedAnswer", "read_shadowed"]
-
-_FIRST = frozenset(("starter", "hedge", "takeover"))  # roles of attempts that may have begun the answer
-_FEWEST_TOKENS = 8  # a rate from fewer tokens is not reliable
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,29 +110,22 @@ def read_shadowed(path: Path) -> ShadowRecording:
         ConfigurationError: the file cannot be read, is no recording, or no answer in it has a shadow.
     """
     answers: list[ShadowedAnswer] = []
-    log = SkipLog("line")
+    log = SkipLog(path)
     seen: list[tuple[str, Seen]] = []
     records = 0
-    for line in lines_of(path):
-        try:
-            row = record_row(line.text)
-            shows = _seen(row)
-            found = _answer(row, shows)
-        except ConfigurationError as error:
-            found = str(error)
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-            found = "a damaged record"
-        else:
-            records += 1
-            seen.extend(shows.items())
+    for number, record in records_of(path, log):
+        records += 1
+        shows = _seen(record)
+        seen.extend(shows.items())
+        found = _answer(record, shows)
         if isinstance(found, str):
-            log.add(found, line.number)
+            log.add(found, number)
         else:
             answers.append(found)
     left_out = log.skipped
     if not answers:
         what = "has no answer that can be compared" if records else "is no recording"
-        why = left_out.listed() or "it is empty"
+        why = "; ".join(left_out.named()) or "it is empty"
         raise ConfigurationError(
             f"{path} {what} ({why}). Record a client with shadow=PRESET and "
             'on_route=disco.RouteLog("routes.jsonl").'
@@ -142,107 +133,92 @@ def read_shadowed(path: Path) -> ShadowRecording:
     return ShadowRecording(tuple(answers), left_out, tuple(seen))
 
 
-def _answer(row: Mapping[str, Any], seen: Mapping[str, Seen]) -> ShadowedAnswer | str:
+def _answer(record: RouteRecord, seen: Mapping[str, Seen]) -> ShadowedAnswer | str:
     """Return the answer; a reason where it cannot be compared."""
-    shadow = row.get("shadow")
+    shadow = record.shadow
     if shadow is None:
         return "without a shadow"
-    if row["finish_reason"] is None:
+    if record.finish_reason is None:
         return "failed"
-    if row["finish_reason"] == "cancelled":
+    if record.finish_reason == "cancelled":
         return "the reader left"
-    if shadow["plan"] is None:
+    if shadow.plan is None:
         return "the other preset would have refused it"
-    ttft_s = row["pace"]["ttft_raw_s"]
-    if ttft_s is None or row["winner"] is None:
+    ttft_s = record.pace.ttft_raw_s
+    if ttft_s is None or record.winner is None:
         return "without a token"
-    if any(one["failure"] is not None and one["tokens"] for one in row["attempts"]):
+    if any(one.failure is not None and one.tokens for one in record.attempts):
         return "an endpoint failed while it wrote"
-    charges = row["ledger"]["charges"]
-    counted = [
-        one["prompt_tokens"] for one in row["attempts"] if one["kept_tokens"] and not one["prefix_chars"]
-    ]
-    started = frozenset(
-        one["endpoint"] for one in row["attempts"] if one["role"] in _FIRST and not one["prefix_chars"]
-    )
+    counted = [one.prompt_tokens for one in record.attempts if one.kept_tokens and not one.prefix_chars]
     return ShadowedAnswer(
-        preset=str(row["preset"]),
-        shadow=str(shadow["preset"]),
-        prompt_tokens=int(row["prompt_tokens"]),
-        billed_tokens=int(max(counted, default=0) or row["prompt_tokens"]),
-        answer_tokens=max(1, int(row["answer_tokens"])),
-        max_tokens=row["max_tokens"],
-        real=PlanRecord.from_dict(shadow["real"]),
-        plan=PlanRecord.from_dict(shadow["plan"]),
-        rates={e["name"]: Rates(e["cost_in"], e["cost_out"], e["cached_share"]) for e in row["endpoints"]},
-        candidates={e["name"]: _candidate(e) for e in shadow["endpoints"]},
-        unconfirmed=frozenset(e["name"] for e in shadow["endpoints"] if not e["known"]),
+        preset=record.preset,
+        shadow=shadow.preset,
+        prompt_tokens=record.prompt_tokens,
+        billed_tokens=max(counted, default=0) or record.prompt_tokens,
+        answer_tokens=max(1, record.answer_tokens),
+        max_tokens=record.max_tokens,
+        real=shadow.real,
+        plan=shadow.plan,
+        rates={e.name: Rates(e.cost_in, e.cost_out, e.cached_share) for e in record.endpoints},
+        candidates={e.name: _candidate(e) for e in shadow.endpoints},
+        unconfirmed=frozenset(e.name for e in shadow.endpoints if not e.known),
         seen=seen,
-        ttft_s=float(ttft_s),
+        ttft_s=ttft_s,
         # A probe in the background belongs to no answer.
-        cost_usd=sum(charge["policy_cost"] for charge in charges if charge["phase"] != Phase.PROBE),
-        winner=str(row["winner"]),
-        writers=tuple(dict.fromkeys(segment["endpoint"] for segment in row["segments"])),
-        started=started,
-        streams=bool(shadow["streams"]),
-        may_migrate=bool(shadow["may_migrate"]),
-        may_continue=bool(shadow["may_continue"]),
-        lengths=tuple(map(int, shadow["lengths"])),
-        rises=shadow["rises"],
+        cost_usd=sum(c.policy_cost for c in record.ledger.charges if c.phase is not Phase.PROBE),
+        winner=record.winner,
+        writers=tuple(dict.fromkeys(segment.endpoint for segment in record.segments)),
+        started=frozenset(one.endpoint for one in record.attempts if one.begins),
+        streams=shadow.streams,
+        may_migrate=shadow.may_migrate,
+        may_continue=shadow.may_continue,
+        lengths=shadow.lengths,
+        rises=shadow.rises,
     )
 
 
-def _candidate(row: Mapping[str, Any]) -> Candidate:
-    able: dict[str, Any] = {name: name in row["abilities"] for name in ABILITIES}
+def _candidate(of: ShadowEndpoint) -> Candidate:
+    able: dict[str, Any] = {name: name in of.abilities for name in ABILITIES}
     return Candidate(
-        name=row["name"],
-        reach=row["reach"],
-        rates=Rates(row["cost_in"], row["cost_out"], row["cached_share"]),
-        prefill_tps=float("inf") if row["prefill_tps"] is None else row["prefill_tps"],
-        reading_spare=row["reading_spare"],
-        overhead_s=row["overhead_s"],
-        ttft_quantiles=tuple(row["ttft_quantiles"]),
-        load_s=row["load_s"],
-        queue_s=row["queue_s"],
-        decode_tps=row["decode_tps"],
-        silence_s=row["silence_s"],
-        slow_start=row["slow_start"],
-        context_tokens=row["context_tokens"],
-        rank=row["rank"],
+        name=of.name,
+        reach=of.reach,
+        rates=Rates(of.cost_in, of.cost_out, of.cached_share),
+        prefill_tps=float("inf") if of.prefill_tps is None else of.prefill_tps,
+        reading_spare=of.reading_spare,
+        overhead_s=of.overhead_s,
+        ttft_quantiles=of.ttft_quantiles,
+        load_s=of.load_s,
+        queue_s=of.queue_s,
+        decode_tps=of.decode_tps,
+        silence_s=of.silence_s,
+        slow_start=of.slow_start,
+        context_tokens=of.context_tokens,
+        rank=of.rank,
         # A migration to a device whose speed is only assumed keeps its source writing.
-        is_measured=row["known"] or row["reach"] != "device",
+        is_measured=of.known or of.reach != "device",
         **able,
     )
 
 
-def _seen(row: Mapping[str, Any]) -> dict[str, Seen]:
+def _seen(record: RouteRecord) -> dict[str, Seen]:
     """Return what an answer shows of the endpoints that were asked from its beginning."""
     found: dict[str, Seen] = {}
-    for one in row["attempts"]:
-        name = one["endpoint"]
-        if one["role"] not in _FIRST or one["prefix_chars"] or name in found:
+    for one in record.attempts:
+        if not one.begins or one.endpoint in found:
             continue
-        started_s, first_s, ended_s = one["started_s"], one["first_content_s"], one["ended_s"]
-        until_s = None if ended_s is None else max(0.0, ended_s - started_s)
-        failed = one["failure"] is not None
-        found[name] = Seen(
-            ttft_s=None if first_s is None else max(0.0, first_s - started_s),
-            over_s=until_s if first_s is None and not failed else None,
+        until_s = None if one.ended_s is None else max(0.0, one.ended_s - one.started_s)
+        wrote, failed = one.first_content_s is not None, one.failure is not None
+        found[one.endpoint] = Seen(
+            ttft_s=None if one.first_content_s is None else max(0.0, one.first_content_s - one.started_s),
+            over_s=None if wrote or failed else until_s,
             failed_s=until_s if failed else None,
-            tpot_s=_tpot_s(one),
-            read_tokens=0 if first_s is None else one["prompt_tokens"] - one["cached_tokens"],
-            cached_tokens=0 if first_s is None else one["cached_tokens"],
-            charged_tokens=0 if first_s is not None else one["prompt_tokens"] - one["cached_tokens"],
-            cold=bool(one["cold"]),
+            tpot_s=one.tpot_s,
+            read_tokens=one.prompt_tokens - one.cached_tokens if wrote else 0,
+            cached_tokens=one.cached_tokens if wrote else 0,
+            charged_tokens=0 if wrote else one.prompt_tokens - one.cached_tokens,
+            cold=one.cold,
         )
     return found
-
-
-def _tpot_s(one: Mapping[str, Any]) -> float | None:
-    if one["first_content_s"] is None or one["ended_s"] is None or one["tokens"] < _FEWEST_TOKENS:
-        return None
-    writing_s = one["ended_s"] - one["first_content_s"] - (one.get("paused_s") or 0.0)
-    return float(max(writing_s, 0.0) / (one["tokens"] - 1))
 
 
 def names_of(answers: Sequence[ShadowedAnswer]) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 from disco import amounts
 from disco.amounts import plural
-from disco.replay.formats.columns.row_problems import Skipped
 from disco.replay.metrics.intervals import Figure
 from disco.replay.report.advice import ENOUGH_REQUESTS, NOTICED, NOTICED_S
 from disco.replay.report.findings import number
@@ -15,7 +14,7 @@ from disco.replay.report.table import Table
 from disco.replay.shadow.shadow_figures import Comparison, Side
 from disco.session.records.shadow_record import BASES, Basis
 
-__all__ = ["left_out_line", "notes", "sentence", "tables", "verdict"]
+__all__ = ["notes", "sentence", "tables", "verdict"]
 
 _SOME = 0.05  # of the answers: from there on it shows in the mean
 _MANY = 2.0  # times as much: from there on it is said so, and not in percent
@@ -171,11 +170,6 @@ def _lacks(one: Comparison) -> list[str]:
             "Which answers a judge would have handed up is not known: record some under the cascade itself."
         )
     return out
-
-
-def left_out_line(left_out: Skipped) -> str | None:
-    """Return which answers were left out, and why; None where none was."""
-    return f"Left out: {left_out.listed()}." if left_out else None
 
 
 def _how_known(shares: Mapping[Basis, float]) -> str:

@@ -26,7 +26,7 @@ from disco.replay.stations.station import Station, key_of
 from disco.replay.stations.station_scripts import Answers, AnswerScripts
 from disco.replay.stations.station_workload import StationWorkload
 from disco.request import Timeouts
-from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState, Role
+from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState
 from disco.session.effects import StartAttempt
 from disco.session.machine import Session, SessionConfig
 from disco.session.records.billing import settle_accounts
@@ -39,7 +39,6 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _NO_CLOCKS = Timeouts(connect_s=None, first_content_s=None, gap_s=None, total_s=None)
-_FIRST = (Role.STARTER, Role.HEDGE, Role.TAKEOVER)  # may begin the answer
 _SAME_S = 1e-5  # records round to microseconds
 _STOPPED = (AttemptOutcome.LOST, AttemptOutcome.PARKED)
 _STREAM, _AGAIN = 31, 32  # of the draws; with the seed and the endpoint's name
@@ -269,7 +268,7 @@ def _played(
     ttft_s = next(iter(session.transcript.generated), (float("nan"), 0))[0] - session.started_at
     first = session.transcript.first_writer
     winner = "" if first is None else first.candidate.name
-    started = {a.candidate.name: a for a in session.attempts if a.role in _FIRST}
+    started = {a.candidate.name: a for a in session.attempts if a.begins}
     least_s = None if winner not in started else answer.seen.get(winner, Seen()).over_s
     bases = [times[winner].basis(answer, winner)] if winner else ["assumed"]
     for name, state in started.items():

@@ -1,6 +1,6 @@
 """What the live page is told of one answer: from its session while it runs, then from its route record.
 
-Lanes and marks are those of `disco show`: see `disco.timeline`.
+Lanes and marks are those of `disco show`: see `disco.record`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any, Final
 from disco.client.live_driver import LiveSession
 from disco.cost import Phase
 from disco.reasons import sentence
+from disco.record.lanes import end_of, lanes_of
+from disco.record.marks import marks_of
+from disco.record.model import MarkKind, SpanKind
 from disco.session.attempt.attempt_state import AttemptState
 from disco.session.records.route_record import RouteRecord
-from disco.timeline.lanes import end_of, lanes_of
-from disco.timeline.marks import marks_of
-from disco.timeline.model import MarkKind, SpanKind
 
 __all__ = ["finished_facts", "running_facts"]
 

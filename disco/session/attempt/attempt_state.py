@@ -11,7 +11,7 @@ from disco.candidate import Candidate
 from disco.errors import FailureKind
 from disco.events import Delta, DeltaKind, SeamReport, SpeculationReport, Traffic, Usage
 from disco.request import Prefix
-from disco.session.session_config import Role
+from disco.session.session_config import BEGINNERS, Role
 
 __all__ = ["AttemptOutcome", "AttemptState", "Role", "is_content", "is_text"]
 
@@ -85,6 +85,11 @@ class AttemptState:
     def active(self) -> bool:
         """Whether the attempt's events still matter."""
         return self.outcome is _RUNNING
+
+    @property
+    def begins(self) -> bool:
+        """Whether the attempt was asked for the answer from its beginning, so that it may have begun it."""
+        return self.role in BEGINNERS and not self.prefix
 
     @property
     def fell_silent(self) -> bool:

@@ -6,8 +6,11 @@ from dataclasses import dataclass
 
 from disco.events import SpeculationReport
 from disco.session.attempt.attempt_state import AttemptOutcome
+from disco.session.session_config import BEGINNERS
 
 __all__ = ["AttemptRecord"]
+
+_FEWEST_TOKENS = 8  # a rate from fewer tokens is not reliable
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,18 @@ class AttemptRecord:
     longest_gap_s: float = 0.0
     doubted_s: float | None = None
     read_s: float | None = None
+
+    @property
+    def begins(self) -> bool:
+        """Whether the attempt was asked for the answer from its beginning, so that it may have begun it."""
+        return self.role in BEGINNERS and not self.prefix_chars
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Mean time per token while it wrote, pauses not counted, s; None where too few tokens tell."""
+        if self.first_content_s is None or self.ended_s is None or self.tokens < _FEWEST_TOKENS:
+            return None
+        return max(self.ended_s - self.first_content_s - self.paused_s, 0.0) / (self.tokens - 1)
 
     @property
     def joins(self) -> bool:

@@ -21,11 +21,11 @@ from disco.reasons import Reason
 from disco.session.attempt.attempt_state import AttemptOutcome
 from disco.session.records.assist_record import AssistRecord
 from disco.session.records.attempt_record import AttemptRecord
-from disco.session.records.record_versions import SCHEMA
 from disco.session.records.shadow_record import ShadowRecord
 from disco.session.switching.failover_rule import has_replaced
 
 __all__ = [
+    "SCHEMA",
     "AttemptRecord",
     "CandidateRecord",
     "JudgementRecord",
@@ -34,6 +34,9 @@ __all__ = [
     "RouteRecord",
     "SegmentRecord",
 ]
+
+SCHEMA = 5
+"""The version of a record's JSON; `disco.record.versions` reads those before."""
 
 # Not rounded: a replay judges the same scores again.
 _EXACT = frozenset({"beta", "bill_usd", "device_energy_j", "policy_cost", "score", "threshold"})

@@ -6,11 +6,10 @@ docs/how-to/shadow.md says how it comes about, and what it cannot know.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from disco.candidate import Candidate
+from disco.candidate import Candidate, Reach
 from disco.plan import Assist, BudgetCut, Cascade, CoolDown, Migration, Plan, Start
 
 __all__ = [
@@ -95,25 +94,6 @@ class PlanRecord:
             "assist": None if self.assist is None else asdict(self.assist),
         }
 
-    @classmethod
-    def from_dict(cls, row: Mapping[str, Any]) -> PlanRecord:
-        """Return the plan that `to_dict` wrote.
-
-        Raises:
-            KeyError, TypeError, ValueError: it is none.
-        """
-        return cls(
-            starts=tuple((str(name), float(after_s)) for name, after_s in row["starts"]),
-            fallbacks=tuple(map(str, row["fallbacks"])),
-            migrations=tuple((str(w), str(target), bool(keeps)) for w, target, keeps in row["migrations"]),
-            order=str(row["order"]),
-            heirs=tuple(map(str, row["heirs"])),
-            pace_tps=None if row["pace_tps"] is None else float(row["pace_tps"]),
-            tiers=tuple(tuple(map(str, tier)) for tier in row["tiers"]),
-            display=row["display"],
-            assist=None if row["assist"] is None else Assist(**row["assist"]),
-        )
-
     def plan(self) -> Plan:
         """Return the plan."""
         return Plan(
@@ -145,7 +125,7 @@ class ShadowEndpoint:
     """
 
     name: str
-    reach: str
+    reach: Reach
     cost_in: float
     cost_out: float
     cached_share: float

@@ -84,7 +84,7 @@ def _written(
 
 def _texts(path: str, most: int | None) -> list[str]:
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"--texts {path} cannot be read: {error}") from error
     texts = [line for line in lines if line.strip()][:most]

@@ -123,7 +123,7 @@ def own_prompts(path: str | Path) -> list[QualityPrompt]:
     """
     file = Path(path)
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = file.read_text(encoding="utf-8").split("\n")
     except OSError as broken:
         raise ConfigurationError(f"{file} cannot be read: {broken.strerror or broken}") from broken
     except UnicodeDecodeError:

@@ -132,7 +132,9 @@ def load_refine_table(path: str | Path) -> RefineTable:
     except OSError as broken:
         raise ConfigurationError(f"{file} cannot be read: {broken.strerror or broken}") from broken
     except (ValueError, KeyError, TypeError, IndexError) as broken:
-        raise ConfigurationError(f"{file} is no table that `python -m papers.measure refine` wrote") from broken
+        raise ConfigurationError(
+            f"{file} is no table that `python -m papers.measure refine` wrote"
+        ) from broken
 
 
 def _row(cells: list[str]) -> RefineRow:

@@ -38,7 +38,6 @@ from servers import native_llama_server
 
 from disco import AsyncDisco
 from disco.cli.console import Screen
-from disco.cli.demonstration.shaping_proxy import shape
 from disco.cli.profile import measure_device
 from disco.dispatch import Preset
 from disco.endpoints.continuation import Continuation
@@ -48,6 +47,7 @@ from disco.endpoints.llamacpp.model.requantised import requantised
 from disco.playback import reader_metrics
 from disco.profiles import DeviceProfile, QuantileTable, ServerProfile
 from disco.session.records.route_record import RouteRecord
+from disco.testing import shape
 
 PRICE = (0.15, 0.60)  # USD per million tokens, of gpt-4o-mini
 FRAME_S = 1 / 60

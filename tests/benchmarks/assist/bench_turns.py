@@ -25,12 +25,12 @@ from helpers.measuring import Columns, options
 from servers import native_llama_server
 
 from disco import AsyncDisco
-from disco.cli.demonstration.shaping_proxy import shape
 from disco.dispatch import Preset
 from disco.endpoints.continuation import Continuation
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.profiles import DeviceProfile, QuantileTable, ServerProfile
 from disco.session.records.route_record import RouteRecord
+from disco.testing import shape
 
 PAGE = Path(__file__).parents[3] / "docs" / "concepts" / "failover.md"
 QUESTIONS = (

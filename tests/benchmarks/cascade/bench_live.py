@@ -246,7 +246,7 @@ def report(beta: float, name: str, way: Way, figures: Figures, record: Path) -> 
             print(f"  bytes of {endpoint}: {recorded} in the records, {by_proxy} at the proxy: {same}")
     if not way.tiers:
         return
-    found = replay_verdicts(read_verdicts(record))
+    found = replay_verdicts(read_verdicts(record)[0])
     for one in found:
         count = len(one.verdicts)
         half = 1.96 * math.sqrt(beta * (1.0 - beta) / count)

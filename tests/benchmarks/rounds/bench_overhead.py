@@ -61,7 +61,7 @@ def counting_server(model: Path) -> Iterator[Server]:
     import os
 
     command = [sys.executable, str(Path(__file__).parent / "cpu_shares.py"), "--verify", str(model)]
-    command += ["--slots", "2", "--context", "1024", "--threads", "1", "--port", "0", "--policy", "private"]
+    command += ["--slots", "2", "--context", "1024", "--threads", "1", "--port", "0", "--preset", "private"]
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "DISCO_"))
     }

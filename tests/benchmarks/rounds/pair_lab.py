@@ -74,7 +74,7 @@ def verify_server(
         "--threads",
         str(threads),
     ]
-    with running(*options, "--policy", "private", DISCO_SERVER_KEY=KEY) as (process, (_, port)):
+    with running(*options, "--preset", "private", DISCO_SERVER_KEY=KEY) as (process, (_, port)):
         yield process, port
 
 

@@ -152,7 +152,7 @@ def run(
 def recordings(path: str) -> dict[tuple[str, str], Answers]:
     """By server and load."""
     found: dict[tuple[str, str], Answers] = {}
-    for line in Path(path).read_text().splitlines():
+    for line in Path(path).read_text().strip().split("\n"):
         entry = json.loads(line)
         found.setdefault((entry["server"], entry["load"]), []).extend(entry["answers"])
     return found

@@ -85,12 +85,13 @@ def _adapter(name: str, source: Path, layers: int) -> dict[str, Any] | None:
     if name == "none":
         return None
     if name == "shipped":
-        from disco.endpoints.llamacpp.layers.adapter_file import shipped_adapter
+        from disco.endpoints.llamacpp.layers.adapter_file import Adapter, known_adapter
 
-        shipped = shipped_adapter(source, layers)
-        if shipped is not None:
+        sys.path.append(str(Path(__file__).parents[3] / "examples" / "adapter-smollm2"))
+        shipped = known_adapter(source, layers)
+        if isinstance(shipped, Adapter):
             return shipped.tensors
-        say("no adapter is shipped for this model: an untrained one drafts")
+        say("there is no adapter for this model: an untrained one drafts")
     if name in ("shipped", "untrained"):
         return {"attn_norm.weight": np.ones(HIDDEN, np.float32)}  # the rest is zeros: nothing is added
     with np.load(name) as file:
@@ -102,7 +103,7 @@ def layer_server(cloud: Path, *, slots: int = 8, context: int = 512, threads: in
     """Run `disco serve --layers`; give its port."""
     numbers = {"--slots": slots, "--context": context, "--threads": threads}
     options = [str(one) for pair in numbers.items() for one in pair]
-    given = ("--layers", str(cloud), *options, "--policy", "private")
+    given = ("--layers", str(cloud), *options, "--preset", "private")
     with running(*given, DISCO_SERVER_KEY=KEY) as (_, (_, port)):
         yield port
 

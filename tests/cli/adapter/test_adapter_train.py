@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from disco.adapter import making
-from disco.cli.adapter import adapter_train
+from disco.cli import adapter
 from disco.cli.main import main
 from disco.endpoints.llamacpp.layers.adapter_file import Adapter, AdapterFacts, read_adapter
 from disco.endpoints.llamacpp.layers.cut import cut_model
@@ -29,7 +29,7 @@ def tiny(tmp_path):
 @pytest.fixture
 def trained(monkeypatch):
     """No training, and no torch: what comes out is the model's third layer."""
-    monkeypatch.setattr(adapter_train, "require_torch", lambda: None)
+    monkeypatch.setattr(adapter, "require_torch", lambda: None)
     orders = []
 
     def made(order, watcher):
@@ -41,7 +41,7 @@ def trained(monkeypatch):
         )
         return Adapter(known, facts.layer)
 
-    monkeypatch.setattr(adapter_train, "make_adapter", made)
+    monkeypatch.setattr(adapter, "make_adapter", made)
     return orders
 
 

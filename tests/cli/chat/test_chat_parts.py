@@ -21,14 +21,14 @@ from disco.session.records.answer_progress import AnswerProgress
 
 
 def test_a_line_is_a_command_or_a_question():
-    assert parse("/policy cheap ") == ("policy", "cheap")
-    assert parse("/policy ./my own.toml") == ("policy", "./my own.toml")
+    assert parse("/preset cheap ") == ("preset", "cheap")
+    assert parse("/preset ./my own.toml") == ("preset", "./my own.toml")
     assert parse("/why") == parse("/WHY") == parse("/w") == ("why", "")
     assert parse("/") == ("help", "")
     assert parse("/polcy x") == ("polcy", "x")
-    for question in ("Why?", "/etc/hosts: what is it?", "/policy\nis a command", " /help", "2 / 3", ""):
+    for question in ("Why?", "/etc/hosts: what is it?", "/preset\nis a command", " /help", "2 / 3", ""):
         assert parse(question) is None
-    assert "/policy" in unknown("polcy")
+    assert "/preset" in unknown("prest")
     assert all(command.usage.startswith(f"/{command.name}") for command in COMMANDS)
 
 
@@ -40,9 +40,9 @@ def test_commands_and_presets_are_completed():
 
     assert found("/c") == [("/clear", 2)]
     assert len(found("/")) == len(COMMANDS)
-    assert found("/policy c") == [("cheap", 1), ("cascade", 1)]
-    assert found("/policy ") == [("cheap", 0), ("cascade", 0), ("fast", 0)]
-    assert found("what is /c") == found("/policy\nc") == found("/clear c") == []
+    assert found("/preset c") == [("cheap", 1), ("cascade", 1)]
+    assert found("/preset ") == [("cheap", 0), ("cascade", 0), ("fast", 0)]
+    assert found("what is /c") == found("/preset\nc") == found("/clear c") == []
 
 
 def test_a_question_stays_for_a_retry_and_its_answer_goes():

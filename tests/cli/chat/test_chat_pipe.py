@@ -38,9 +38,9 @@ def says(monkeypatch):
 
 
 def test_a_chat_is_recorded_without_its_words(tmp_path, says, capsys):
-    says("", "What is a\\", "xylophone-4711?", "/why", "/policy fast", "/polic y", "/nothing")
+    says("", "What is a\\", "xylophone-4711?", "/why", "/preset fast", "/prese t", "/nothing")
     path = tmp_path / "routes.jsonl"
-    assert main(["chat", "--policy", "private", "--max-tokens", "24", "--record", str(path)]) == 0
+    assert main(["chat", "--preset", "private", "--max-tokens", "24", "--record", str(path)]) == 0
     out = capsys.readouterr().out
     (record,) = path.read_text(encoding="utf-8").splitlines()
     assert json.loads(record)["winner"] == "device"
@@ -49,7 +49,7 @@ def test_a_chat_is_recorded_without_its_words(tmp_path, says, capsys):
     assert "first text after" in out  # the time line
     assert (
         out.index("answered under fast")
-        < out.index("no preset is called 'y'")
+        < out.index("no preset is called 't'")
         < out.index("no command /nothing")
     )
     assert main(["chat", "--record", str(tmp_path)]) == 2  # before anything is loaded

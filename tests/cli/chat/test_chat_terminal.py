@@ -114,13 +114,13 @@ def test_commands_complete_choose_keep_here_ask_again_and_forget(served_only):
         terminal.type("/locla" + ENTER)
         terminal.until("Did you mean /local or")
         terminal.ready()
-        terminal.type("/policy" + ENTER)
+        terminal.type("/preset" + ENTER)
         terminal.until("Both start on every prompt")
         terminal.ready()
         terminal.type("/local" + ENTER)
         terminal.until("The next questions stay on this machine.")
         terminal.until(lambda: "only this machine" in terminal.bar)
-        terminal.type("/policy balanced" + ENTER)  # the server's own preset forbids the device
+        terminal.type("/preset balanced" + ENTER)  # the server's own preset forbids the device
         terminal.until("answered under balanced")
         terminal.ready()
         terminal.type("Say hello." + ENTER)

@@ -8,7 +8,7 @@ import pytest
 from disco.cli.demonstration.comparison import Row, beside, cells
 from disco.cli.demonstration.demo import SCENES
 from disco.cost import Charge, Ledger, Phase
-from disco.timeline import read_record
+from disco.record import read_record
 
 RECORDS = Path(__file__).parents[3] / "docs" / "pictures" / "records"
 MOVED = read_record((RECORDS / "move.jsonl").read_bytes())
@@ -65,5 +65,5 @@ def test_the_table_has_what_the_line_is_made_of():
 def test_each_scene_is_compared_with_the_server_alone():
     """Also where it fails: beside a healthy server, the table would leave out what disco is for."""
     assert all("server" in scene.beside for scene in SCENES)
-    assert {scene.kills for scene in SCENES} >= {"server"}
+    assert any(scene.kills for scene in SCENES)
     assert any(scene.refused for scene in SCENES)

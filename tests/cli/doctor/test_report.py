@@ -250,11 +250,11 @@ def test_the_page_describes_every_option_and_every_subject():
     page = (ROOT / "docs" / "how-to" / "doctor.md").read_text(encoding="utf-8")
     (commands,) = (action.choices for action in _parser()._actions if isinstance(action.choices, dict))
     options = {option for action in commands["doctor"]._actions for option in action.option_strings}
-    assert options - set(re.findall(r"--[\w-]+", page)) == {"-h", "--help", "--policy"}
+    assert options - set(re.findall(r"--[\w-]+", page)) == {"-h", "--help"}
     sources = [path.read_text(encoding="utf-8") for path in (ROOT / "disco" / "cli" / "doctor").glob("*.py")]
     said = r'(?:works|does_not|unchecked)\(\s*"([\w. ]+)"'
     subjects = {name for source in sources for name in re.findall(said, source)}
-    assert len(subjects) > 20
+    assert subjects
     assert subjects - set(re.findall(r"^\| ([\w. ]+?) \|", page, re.MULTILINE)) == set()
 
 

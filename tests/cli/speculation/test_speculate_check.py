@@ -244,7 +244,7 @@ def test_a_real_pair_is_proved_measured_and_judged(tmp_path: Path, capsys):
         "--threads",
         "1",
     )
-    with running(*verify, "--policy", "private", DISCO_SERVER_KEY=KEY) as (_, (host, port)):
+    with running(*verify, "--preset", "private", DISCO_SERVER_KEY=KEY) as (_, (host, port)):
         url = f"http://{host}:{port}"
         assert main(["speculate", "check", url]) == 2  # no key
         assert re.search(r"refuses the key \(status 401\)", capsys.readouterr().err)

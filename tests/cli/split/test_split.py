@@ -66,7 +66,9 @@ def test_a_trained_adapter_is_not_thrown_away(tiny, tmp_path, monkeypatch, capsy
 
 
 @pytest.mark.real
-def test_an_adapter_that_is_named_or_shipped_goes_into_the_devices_file(tiny, tmp_path, monkeypatch, capsys):
+def test_an_adapter_that_is_named_or_installed_goes_into_the_devices_file(
+    tiny, tmp_path, monkeypatch, capsys
+):
     from disco.adapter.model_facts import read_facts
     from disco.endpoints.llamacpp.layers import adapter_file
 
@@ -86,9 +88,17 @@ def test_an_adapter_that_is_named_or_shipped_goes_into_the_devices_file(tiny, tm
     assert main([*command, "--adapter", "none"]) == 2  # it would be lost
     assert main([*command, "--layers", "1", "--adapter", str(file)]) == 2
     assert "trained behind 2 layers" in capsys.readouterr().err
-    monkeypatch.setattr(adapter_file, "files", lambda package: tmp_path)
-    assert main(command) == 0  # the same one, now shipped
+    (tmp_path / "data" / "package_with_tiny.py").touch()
+    known = {(known.weights, 2): ("package_with_tiny", file.name, "pip install package-with-tiny")}
+    monkeypatch.setattr(adapter_file, "KNOWN_ADAPTERS", known)
+    monkeypatch.syspath_prepend(tmp_path / "data")
+    assert main(command) == 0  # the same one, now of a package
     assert read_layer_file(device, "device").has_adapter
+    for key, (_, *more) in known.items():
+        monkeypatch.setitem(known, key, ("package_that_is_missing", *more))
+    assert main([*command, "--replace"]) == 0
+    assert "pip install package-with-tiny\nThen cut it again." in capsys.readouterr().out
+    assert not read_layer_file(device, "device").has_adapter
 
 
 @pytest.mark.real

@@ -37,7 +37,7 @@ def agrees(grammar, taken, refused):
 
 
 S, I = {"type": "string"}, {"type": "integer"}  # noqa: E741
-LINES = (Path(__file__).parent / "schema_features.jsonl").read_text("utf-8").splitlines()
+LINES = (Path(__file__).parent / "schema_features.jsonl").read_text("utf-8").strip().split("\n")
 FEATURES = {one["feature"]: (one["schema"], one["takes"], one["refuses"]) for one in map(json.loads, LINES)}
 
 

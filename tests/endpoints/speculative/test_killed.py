@@ -39,7 +39,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.real, signals]
 TOKENS = 28
 ASKED = [{"role": "user", "content": "Write the numbers from one to twenty as words, one after the other."}]
 PARAMS = {"model": "m", "messages": ASKED, "max_tokens": TOKENS, "seed": 11, "temperature": 0.8}
-OF_A_SERVER = ("--verify", "smollm2-135m", "--context", "512", "--threads", "1", "--policy", "private")
+OF_A_SERVER = ("--verify", "smollm2-135m", "--context", "512", "--threads", "1", "--preset", "private")
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ async def test_an_answer_is_the_servers_own_and_the_device_goes_on_from_a_killed
     thread_model: Endpoint,
 ) -> None:
     options = ("--verify", "smollm2-135m", "--slots", "2", "--context", "512", "--threads", "1")
-    with running(*options, "--policy", "private", DISCO_SERVER_KEY=KEY) as (process, (host, port)):
+    with running(*options, "--preset", "private", DISCO_SERVER_KEY=KEY) as (process, (host, port)):
 
         def client(drafter: str) -> AsyncDisco:
             return AsyncDisco(

@@ -74,6 +74,15 @@ def test_a_users_own_prompts_are_lines_or_conversations(tmp_path):
     assert [one.group for one in own_prompts(conversations)] == [0, 1]
 
 
+def test_only_a_line_feed_ends_a_line_of_prompts(tmp_path):
+    """JSON allows U+2028 in a text, and a text may have a form feed."""
+    lines, conversations = tmp_path / "p.txt", tmp_path / "p.jsonl"
+    lines.write_text("one\x0cand\u2028two\n", encoding="utf-8")
+    conversations.write_text('{"prompt": "three\u2028and\x85four"}\n', encoding="utf-8")
+    assert [one.messages[0]["content"] for one in own_prompts(lines)] == ["one\x0cand\u2028two"]
+    assert [one.messages[0]["content"] for one in own_prompts(conversations)] == ["three\u2028and\x85four"]
+
+
 @pytest.mark.parametrize(
     ("more", "says"),
     [

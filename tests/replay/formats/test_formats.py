@@ -161,4 +161,5 @@ def test_rows_that_cannot_be_used_are_counted_once_by_reason(file):
         "out of order": ("line 7", "line 8"),
         "not a number": ("line 9",),
     }
-    assert str(skipped).startswith("6 rows were left out: 2 out of order (line 7, line 8); ")
+    assert str(skipped).startswith("6 rows were left out: ")
+    assert skipped.named()[0].endswith("x.csv, line 7, line 8: out of order")

@@ -15,6 +15,9 @@ from made_cells import BASELINES, cell, report
 
 from disco.cost import Ledger, Rates
 from disco.errors import ConfigurationError
+
+# ---------------------------------------------------------------------- tables
+from disco.record.written import stretches
 from disco.replay.report import Report, terminal_tables, to_html, to_json
 from disco.replay.report.chart_style import styles
 from disco.replay.report.charts import figures
@@ -27,9 +30,6 @@ from disco.session.records.route_record import (
     RouteRecord,
     SegmentRecord,
 )
-
-# ---------------------------------------------------------------------- tables
-from disco.timeline.written import stretches
 
 
 def test_a_table_shows_every_cell_with_its_cost_and_its_distance_to_the_oracle():

@@ -1,4 +1,4 @@
-"""Trained adapters: their files, those that disco ships, and how one gets into a device's file.
+"""Trained adapters: their files, those that a package has, and how one gets into a device's file.
 
 An adapter belongs to one set of weights and one number of layers, whatever the quantisation. A model's norms stay in 32
 bits when it is quantised, so they tell which weights those are.
@@ -7,11 +7,11 @@ bits when it is quantised, so they tell which weights those are.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 from zipfile import BadZipFile
@@ -25,18 +25,27 @@ from disco.endpoints.llamacpp.model.model_files import check_model_file
 from disco.errors import ConfigurationError, ModelFileError
 
 __all__ = [
+    "KNOWN_ADAPTERS",
     "Adapter",
     "AdapterFacts",
     "fits",
     "fits_weights",
     "holds",
+    "known_adapter",
     "put_adapter",
     "read_adapter",
-    "shipped_adapter",
     "weights_name",
     "write_adapter",
 ]
 
+# (`weights_name`, layers before it) -> (package that contains the file, the file, how to install it).
+KNOWN_ADAPTERS: Final = {
+    ("norms:1278ce4e3befbe0b24a0b1ad", 2): (  # SmolLM2-135M-Instruct
+        "disco_adapter_smollm2",
+        "smollm2-135m-instruct.m2.npz",
+        'pip install "git+https://github.com/disco-llm/disco#subdirectory=examples/adapter-smollm2"',
+    ),
+}
 _FACTS: Final = "facts"
 _NORMS: Final = ("output_norm.weight", "blk.0.attn_norm.weight", "blk.0.ffn_norm.weight")
 
@@ -177,33 +186,31 @@ def fits_weights(device: Path, source: Path) -> None:
         )
 
 
-def shipped_adapter(source: Path, layers: int) -> Adapter | None:
-    """Return the adapter that disco ships for these weights behind so many layers; None where there is none.
+def known_adapter(source: Path, layers: int) -> Adapter | str | None:
+    """Return the adapter of an installed package for these weights behind so many layers.
 
     Args:
         source: a whole model in any quantisation, or a device's file.
         layers: how many layers the device keeps.
 
+    Returns:
+        The adapter; what to type where its package is not installed; None where there is no such package.
+
     Raises:
         ConfigurationError: the package `gguf` is missing.
+        ModelFileError: the installed file is not usable.
     """
-    weights: str | None = None
-    for file in sorted(files("disco.endpoints.llamacpp.layers").joinpath("data").iterdir(), key=str):
-        if not file.name.endswith(f".m{layers}.npz"):
-            continue
-        try:
-            weights = weights or weights_name(source)
-        except (
-            ModelFileError,
-            ValueError,
-            KeyError,
-            IndexError,
-        ):  # gguf's reader of a file that it cannot read
-            return None  # whoever asked says better what is wrong with it
-        adapter = read_adapter(Path(str(file)))
-        if (adapter.facts.weights, adapter.facts.layers) == (weights, layers):
-            return adapter
-    return None
+    try:
+        known = KNOWN_ADAPTERS.get((weights_name(source), layers))
+    except (ModelFileError, ValueError, KeyError, IndexError):  # gguf's reader of a file that it cannot read
+        return None  # whoever asked says better what is wrong with it
+    if known is None:
+        return None
+    package, file, remedy = known
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        return remedy
+    return read_adapter(Path(spec.origin).with_name(file))
 
 
 def holds(device: Path, adapter: Adapter) -> bool:

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from disco.record.left_out import SkipLog
 from disco.replay.formats.columns.cells import Sieve, dates, floats, gaps, whole_numbers
 from disco.replay.formats.columns.extra_columns import Kind, feature
-from disco.replay.formats.columns.row_problems import FAILED, SkipLog
+from disco.replay.formats.columns.row_problems import FAILED
 from disco.replay.formats.columns.trace_pieces import COLUMNS, OPTIONAL, pick
 from disco.replay.formats.format_adapter import LASTS_S, Adapter
 from disco.replay.formats.sources.batches import Batch, Column, Source
@@ -162,10 +163,11 @@ class Assembler:
 
     def _report(self, batch: Batch, sieve: Sieve) -> None:
         problems = sorted((*batch.problems, *sieve.bad.values()), key=lambda problem: problem.place)
-        if problems and not (self._skip_invalid or self._adapter.lossy):
-            raise problems[0].error(self._source.path, self._source.unit)
+        unfit = [] if self._skip_invalid else [p for p in problems if p.is_newer or not self._adapter.is_log]
+        if unfit:
+            raise unfit[0].error(self._source.path, self._source.unit)
         for problem in problems:
-            where = f"{problem.column}: " if self._adapter.lossy and problem.column is not None else ""
+            where = f"{problem.column}: " if self._adapter.is_log and problem.column is not None else ""
             self._log.add(f"{where}{problem.reason}", problem.place, problem.remedy)
         for place in sorted((*batch.failed, *(batch.places[row] for row in sieve.failed))):
             self._log.add(FAILED, place)

@@ -40,8 +40,12 @@ def existing_file(path: str | Path) -> Path:
     return file
 
 
-def open_text(path: Path) -> IO[str]:
+def open_text(path: Path, errors: str = "strict") -> IO[str]:
     """Open a file as text, unpacked if its name ends in .gz.
+
+    Args:
+        path: of the file.
+        errors: what becomes of bytes that are no UTF-8; see `open`.
 
     Raises:
         ConfigurationError: the file is not text.
@@ -60,7 +64,7 @@ def open_text(path: Path) -> IO[str]:
         except BaseException:
             packed.close()
             raise
-        return io.TextIOWrapper(packed, encoding="utf-8-sig", newline="")
+        return io.TextIOWrapper(packed, encoding="utf-8-sig", errors=errors, newline="")
 
 
 def lines(file: IO[str], path: Path) -> Iterator[str]:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+from servers import smollm2_gguf
 from tiny_model import tiny_llama
 
 from disco.endpoints.llamacpp.layers import adapter_file
 from disco.endpoints.llamacpp.layers.adapter_file import (
+    KNOWN_ADAPTERS,
     Adapter,
     AdapterFacts,
     fits,
     fits_weights,
     holds,
+    known_adapter,
     put_adapter,
     read_adapter,
-    shipped_adapter,
     weights_name,
     write_adapter,
 )
@@ -99,17 +103,29 @@ def test_an_adapter_for_other_weights_or_layers_is_refused(adapter, whole, tmp_p
         fits_weights(cut_model(other, 2, tmp_path)["device"], whole)
 
 
-def test_a_shipped_adapter_is_found_by_weights_and_layers(adapter, whole, tmp_path, monkeypatch):
-    (tmp_path / "data").mkdir()
-    monkeypatch.setattr(adapter_file, "files", lambda package: tmp_path)
-    assert shipped_adapter(whole, 2) is None
-    write_adapter(tmp_path / "data" / "tiny.m2.npz", adapter.tensors, adapter.facts)
-    found = shipped_adapter(tiny_llama(tmp_path / "q8.gguf", quantised=True), 2)
-    assert found is not None
+def test_the_adapter_of_a_package_is_found_by_weights_and_layers(adapter, whole, tmp_path, monkeypatch):
+    assert known_adapter(whole, 2) is None
+    known = {(weights_name(whole), 2): ("package_with_tiny", "tiny.m2.npz", "pip install it")}
+    monkeypatch.setattr(adapter_file, "KNOWN_ADAPTERS", known)
+    q8 = tiny_llama(tmp_path / "q8.gguf", quantised=True)
+    assert known_adapter(q8, 2) == "pip install it"
+    (tmp_path / "package_with_tiny.py").touch()
+    write_adapter(tmp_path / "tiny.m2.npz", adapter.tensors, adapter.facts)
+    monkeypatch.syspath_prepend(tmp_path)
+    found = known_adapter(q8, 2)
+    assert isinstance(found, Adapter)
     assert found.facts == adapter.facts
-    assert shipped_adapter(whole, 3) is None
-    assert shipped_adapter(tiny_llama(tmp_path / "other.gguf", seed=8), 2) is None
-    assert shipped_adapter(tmp_path / "none.gguf", 2) is None
+    assert known_adapter(whole, 3) is None
+    assert known_adapter(tiny_llama(tmp_path / "other.gguf", seed=8), 2) is None
+    assert known_adapter(tmp_path / "none.gguf", 2) is None
+
+
+def test_the_package_in_the_repository_has_what_is_known_of_it(monkeypatch):
+    """Its folder is what pip installs; the small model is the one that it is for."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[4] / "examples" / "adapter-smollm2")
+    found = known_adapter(smollm2_gguf(), 2)
+    assert isinstance(found, Adapter)
+    assert (found.facts.weights, found.facts.layers) in KNOWN_ADAPTERS
 
 
 def test_an_adapter_put_into_a_devices_file_is_the_one_that_cutting_puts_there(adapter, whole, tmp_path):

@@ -1,1 +1,0 @@
-"""`disco adapter`: trains what drafts for a model cut in two."""

@@ -1,1 +1,0 @@
-"""`disco plugins`: what installed packages add to disco."""

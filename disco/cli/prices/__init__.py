@@ -1,1 +1,0 @@
-"""`disco prices`."""

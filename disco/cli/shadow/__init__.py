@@ -1,1 +1,0 @@
-"""`disco shadow`: what the other preset of a recording in shadow mode would have come to."""

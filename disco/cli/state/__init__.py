@@ -1,1 +1,0 @@
-"""`disco state`: shows, exports and forgets what clients have learnt."""

@@ -1,0 +1,1 @@
+"""The adapter's file, for `disco split cut`; there is no code."""
