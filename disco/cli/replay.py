@@ -40,23 +40,29 @@ DEFAULT_PACE = 4.8  # people read 4 to 5 tokens/s
 WORTH_PROCESSES = {"vectorised": 20_000_000, "events": 2_000}
 SYNTHETIC, FILE, CHUNKS = "synthetic", "file", "chunks"
 VERDICTS = "verdicts"
+PRESETS = "presets"
 KINDS = {
     FILE: "a trace file",
     CHUNKS: "a trace file in chunks (--chunk-rows)",
     SYNTHETIC: "`synthetic` requests",
     VERDICTS: "the verdicts of recorded routes (--verdicts)",
+    PRESETS: "recorded routes under whole presets (--preset)",
 }
 # The kinds of replay that each option applies to. Options not listed apply to all.
 APPLIES = {
     **dict.fromkeys(("format", "skip_invalid"), (FILE, CHUNKS)),
     **dict.fromkeys(("requests", "arrivals", "mean_interval", "lengths"), (SYNTHETIC,)),
-    **dict.fromkeys(("device", "server", "price", "max_tokens", "seeds"), (FILE, CHUNKS, SYNTHETIC)),
+    **dict.fromkeys(("device", "server", "price"), (FILE, CHUNKS, SYNTHETIC)),
+    **dict.fromkeys(("max_tokens", "seeds"), (FILE, CHUNKS, SYNTHETIC, PRESETS)),
     **dict.fromkeys(("policy", "tail", "exchange_rate", "budget"), (FILE, CHUNKS, SYNTHETIC)),
-    **dict.fromkeys(("events", "migrate", "pair"), (FILE, SYNTHETIC)),
+    **dict.fromkeys(("events", "migrate"), (FILE, SYNTHETIC)),
+    "pair": (FILE, SYNTHETIC, PRESETS),
+    "preset": (PRESETS,),
     "chunk_rows": (FILE, CHUNKS),
     "html": (FILE, CHUNKS, SYNTHETIC),
     **dict.fromkeys(("jobs", "scheduler"), (FILE, CHUNKS, SYNTHETIC)),
-    **dict.fromkeys(("verdicts", "beta", "histories"), (VERDICTS,)),
+    **dict.fromkeys(("verdicts", "beta"), (VERDICTS,)),
+    "histories": (VERDICTS, PRESETS),
 }
 ONLY_WITH_EVENTS = ("pace", "release", "device_slots", "idle_unload")
 NO_SETTINGS = frozenset((RECORDED, ORACLE, "random"))  # nobody changes to one of these
@@ -86,6 +92,10 @@ def run_replay(screen: Screen, arguments: argparse.Namespace) -> int:
         from disco.cli.replay_verdicts import replay_recorded_verdicts  # noqa: PLC0415 - rarely needed
 
         return replay_recorded_verdicts(screen, arguments)
+    if arguments.preset:
+        from disco.cli.replay_presets import replay_presets  # noqa: PLC0415 - rarely needed
+
+        return replay_presets(screen, arguments)
     run = _replay if arguments.chunk_rows is None else _replay_in_chunks
     report, advised = run(screen, arguments)
     for note in report.notes:
@@ -303,6 +313,8 @@ def _kind(arguments: argparse.Namespace) -> str:
         return SYNTHETIC
     if arguments.verdicts:
         return VERDICTS
+    if arguments.preset:
+        return PRESETS
     return FILE if arguments.chunk_rows is None else CHUNKS
 
 

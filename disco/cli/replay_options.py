@@ -59,6 +59,13 @@ def add_replay(parser: argparse.ArgumentParser) -> None:
         "oracle)",
     )
     what.add_argument(
+        "--preset",
+        action="append",
+        metavar="P",
+        help="of recorded routes: follow a whole preset, shipped or a file, as a live client does; may be "
+        "given several times",
+    )
+    what.add_argument(
         "--budget",
         metavar="B",
         help="share of prompt tokens that the more expensive side may process: 0.5, 0.1,0.3 or 0:1:0.1 "
@@ -125,7 +132,7 @@ def add_replay(parser: argparse.ArgumentParser) -> None:
     verdicts.add_argument(
         "--histories",
         metavar="FILE",
-        help="the histories of scores as they were before the recording (default: empty ones)",
+        help="the histories of scores as they were before the recording, also for --preset (default: empty ones)",
     )
     output = parser.add_argument_group("output")
     output.add_argument(

@@ -7,7 +7,6 @@ from functools import cache, partial
 
 import anyio
 
-from disco.client.answer_judging import Judging
 from disco.client.background_probes import BackgroundProbes
 from disco.client.endpoint_catalog.observed.refusals import Refusals
 from disco.client.endpoint_catalog.observed.statistics import EndpointStatistics, Statistics
@@ -15,6 +14,7 @@ from disco.client.live_driver import LiveSession
 from disco.client.shadow.shadow_answer import ShadowAnswer
 from disco.cost.budget_reservation import BudgetReservation
 from disco.dispatch import Dispatcher
+from disco.dispatch.answer_judging import Judging
 from disco.dispatch.breakers.endpoint_health import HealthWatch
 from disco.endpoints.contract import Endpoint
 from disco.session.machine import Session
@@ -101,7 +101,8 @@ class Accounting:
         if self._probes is not None:
             for charge in self._probes.take_charges():
                 ledger.enter(charge)
-        self._judging.answered(session, ledger, self._preset)
+        traffic = (state.traffic for state in session.attempts)
+        self._judging.answered(session.plan, self._preset, traffic, ledger.totals().bill_usd)
         # The closed session no longer changes, so its record may be written on demand. The budgets that the record
         # reports do change: where there are any, the record is written now.
         shadow = None if self._shadow is None else self._shadow.ended(session, ledger)

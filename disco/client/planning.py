@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from disco.candidate import Candidate
-from disco.client.answer_judging import Judging
 from disco.client.request_options import RequestOptions
 from disco.cost.budget_reservation import BudgetReservation
 from disco.dispatch import Dispatcher, Features, Preset
+from disco.dispatch.answer_judging import Judging
 from disco.dispatch.breakers.endpoint_health import HealthWatch
 from disco.dispatch.policies.policy_registry import ASSIST, CASCADE
 from disco.dispatch.power.power_rule import spared_by, with_offline
@@ -185,7 +185,15 @@ def prepare(
     plan = as_affordable(plan, view.dispatcher, by_name, view.reservation, features, options, view)
     is_text = is_judgeable(request, features)
     plan, judge = view.judging.judged(
-        plan, request, preset, options, view.model_of, is_text=is_text, streams=features.stream
+        plan,
+        preset,
+        view.model_of,
+        task=options.task,
+        classes=request.classes,
+        wish=options.judge,
+        is_text=is_text,
+        streams=features.stream,
+        revises=request.responses is None,  # the events of a response cannot take text back
     )
     chooses = judge is not None and bool(request.classes)
     if chooses:  # events of a server's own, which hold its text, could not show the class instead
@@ -216,7 +224,7 @@ def prepare(
         view.watch,
         view.reservation,
         judge,
-        view.judging.agreement(plan, preset, options, view.model_of),
+        view.judging.agreement(plan, preset, view.model_of, task=options.task),
     )
     return PlannedAnswer(request, plan, session)
 

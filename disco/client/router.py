@@ -16,7 +16,6 @@ import numpy as np
 
 from disco.candidate import Candidate, Reach
 from disco.client.accounting import Accounting
-from disco.client.answer_judging import Judging
 from disco.client.background_probes import BackgroundProbes
 from disco.client.endpoint_catalog.catalog import CatalogEntry, EndpointCatalog
 from disco.client.endpoint_catalog.client_endpoints import AnyTier, ClientEndpoints, Hosting
@@ -39,6 +38,7 @@ from disco.cost.budget_limiter import BudgetLimiter
 from disco.cost.budget_reservation import BudgetReservation
 from disco.cost.token_bounds import most_prompt_tokens
 from disco.dispatch import Features, Preset, features_of, load_preset
+from disco.dispatch.answer_judging import Judging
 from disco.dispatch.breakers.endpoint_health import Health, HealthWatch
 from disco.dispatch.eligibility import is_within, known_names
 from disco.dispatch.presets import with_limits

@@ -19,12 +19,15 @@ from typing import Final, Literal, Protocol, get_args
 from disco.speculate.seen import VerifyCurve
 
 __all__ = [
+    "Chunks",
     "CloudMonitor",
     "Curve",
     "PassTimes",
     "Reply",
     "SplitPath",
     "ahead_steps",
+    "branch_depth",
+    "chunk_of",
     "equation3",
     "even_pass",
     "makespan_chunk",
@@ -35,6 +38,10 @@ Reply = Literal["last", "all"]
 """Which rows of a prompt come down. "last": that of its last position, all that the head needs. "all": every row, as in
 the paper, whose baseline is slow for that reason above all."""
 
+Chunks = Literal["makespan", "equation3", "all"] | int
+"""How a prompt is cut: "makespan" minimises the exact recursion, "equation3" is the paper's, "all" sends it in one."""
+
+_SLACK: Final = 0.05  # a larger chunk may take so much longer than the best one: no estimate is more exact
 _EVERY: Final = 128  # chunk sizes up to here are all tried, beyond that in steps of a 32nd
 _STEP: Final = 32
 _FINE: Final = 16  # batches up to so many rows are remembered each by itself, larger ones in classes
@@ -206,6 +213,27 @@ def makespan_chunk(
     return max(chunk for chunk, seconds in times.items() if seconds <= bound_s)
 
 
+def chunk_of(path: SplitPath, prompt_tokens: int, chunks: Chunks, *, reply: Reply, most: int) -> int:
+    """Return the chunk in which a split endpoint sends a prompt, tokens.
+
+    Args:
+        path: where the prompt goes, as far as is known.
+        prompt_tokens: of the prompt; at least 1.
+        chunks: how prompts are cut.
+        reply: see `Reply`.
+        most: tokens that a chunk can have.
+    """
+    if chunks == "all":
+        chunk = prompt_tokens
+    elif isinstance(chunks, int):
+        chunk = chunks
+    elif chunks == "equation3":
+        chunk = equation3(path, prompt_tokens)
+    else:
+        chunk = makespan_chunk(path, prompt_tokens, reply=reply, slack=_SLACK)
+    return max(1, min(chunk, most))
+
+
 def prompt_s(path: SplitPath, prompt_tokens: int, chunk: int, *, reply: Reply = "last") -> float:
     """Return the time from a prompt to its deep states on the device: TTFT without head and sampling.
 
@@ -286,6 +314,21 @@ def ahead_steps(path: SplitPath, drafted: int, step_s: float, *, rtt: bool = Tru
     away_s = moving_s + (path.rtt_s + _cloud_s(path, rows) if rtt else _cloud_s(path, 0))
     # The quotient of two times may be just below a whole number that it stands for.
     return floor(away_s / step_s * (1 + 1e-12))
+
+
+def branch_depth(path: SplitPath, drafted: int, step_s: float, *, branches: int, steps: int) -> int:
+    """Return how many tokens are drafted behind each branch: (6), shared by the branches, which are drafted in turn.
+
+    Args:
+        path: where the draft goes.
+        drafted: tokens of the draft that is verified; at least 0.
+        step_s: of one draft step; 0: not measured yet.
+        branches: how many; at least 1.
+        steps: most tokens behind each.
+    """
+    if step_s <= 0:
+        return 1
+    return max(1, min(steps, ahead_steps(path, drafted, step_s) // branches))
 
 
 def _cloud_s(path: SplitPath, rows: int) -> float:

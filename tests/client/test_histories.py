@@ -11,7 +11,7 @@ from scripted_server import chunk, sse
 
 from disco import AsyncDisco, ConfigurationError, Disco, LocalServer
 from disco.candidate import Candidate
-from disco.client.answer_judging import RequestJudge
+from disco.dispatch.answer_judging import RequestJudge
 from disco.dispatch.presets import CascadeSection
 from disco.judging import FileStore, HistoryKey, JudgeBook
 

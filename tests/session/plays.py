@@ -13,7 +13,7 @@ import pytest
 
 from disco.candidate import Candidate
 from disco.cost import Rates
-from disco.endpoints.simulation.simulated_script import Scripted, SimulatedProfile, script
+from disco.endpoints.simulation.simulated_script import Scripted, SimulatedProfile, log_probabilities, script
 from disco.events import Delta
 from disco.plan import Plan, Start
 from disco.playback import Pace, playback_for
@@ -132,6 +132,14 @@ class ProfileScripts:
 
     def reads_s(self, endpoint: str, tokens: int) -> float:
         return tokens / self.profiles[endpoint].prefill_tps
+
+    def logp(self, endpoint: str, begin: int, end: int) -> tuple[float, ...] | None:
+        profile = self.profiles[endpoint]
+        known = profile.mean_logp is not None
+        return log_probabilities(profile, self.request, begin, end - begin) if known else None
+
+    def read_tokens(self, endpoint: str, tokens: int, cached_tokens: int, worked_s: float) -> int:
+        return tokens
 
     def script(self, start: StartAttempt, *, kept: int | None) -> tuple[Iterator[Scripted], int, int]:
         prompt = self.prompt_tokens + start.prefix.tokens

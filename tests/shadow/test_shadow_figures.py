@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -373,9 +372,6 @@ def test_a_drawn_time_is_one_that_was_seen_and_not_below_its_bound(seen_s, bound
 
     times = EndpointTimes.of(SERVER, [Seen(ttft_s=one) for one in seen_s])
 
-    bounded = SimpleNamespace(
-        seen={"server": Seen(over_s=bound_s)}, billed_tokens=10, candidates={"server": SERVER}
-    )
-    drawn = times.ttft_s(bounded, "server", level)  # type: ignore[arg-type]
+    drawn = times.ttft_s(Seen(over_s=bound_s), 10, level)
     assert drawn >= bound_s
     assert drawn == bound_s or any(drawn == pytest.approx(one) for one in seen_s)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from disco.candidate import Candidate, Reach
-from disco.client.answer_judging import DEFAULT_TASK
 from disco.client.planning import PlanningView, as_affordable, as_asked, is_judgeable, pace_of
 from disco.client.request_options import RequestOptions
 from disco.client.shadow.shadow_estimate import ShadowEstimate, estimate
@@ -17,6 +16,7 @@ from disco.cost import Ledger
 from disco.cost.budget_reservation import BudgetReservation
 from disco.cost.token_bounds import most_prompt_tokens
 from disco.dispatch import Dispatcher, Features
+from disco.dispatch.answer_judging import DEFAULT_TASK
 from disco.errors import BudgetExceededError, DiscoError
 from disco.plan import CoolDown, Plan
 from disco.request import Prefix, Request
@@ -152,7 +152,15 @@ class ShadowAnswer:
         plan = as_affordable(plan, moment.dispatcher, by_name, reservation, features, options, view)
         is_text = is_judgeable(request, features)
         plan, _ = view.judging.judged(
-            plan, request, preset, options, view.model_of, is_text=is_text, streams=features.stream
+            plan,
+            preset,
+            view.model_of,
+            task=options.task,
+            classes=request.classes,
+            wish=options.judge,
+            is_text=is_text,
+            streams=features.stream,
+            revises=request.responses is None,
         )
         return plan
 

@@ -45,6 +45,7 @@ __all__ = [
     "log_probabilities",
     "play",
     "prose",
+    "reading",
     "script",
     "seam_report",
     "simulated_failure",
@@ -298,7 +299,7 @@ def log_probabilities(
     return tuple((-drawn[begin:]).tolist())
 
 
-def _prefill(until: float, cached_tokens: int, tokens: int, tps: float) -> Iterator[Scripted]:
+def reading(until: float, cached_tokens: int, tokens: int, tps: float) -> Iterator[Scripted]:
     """Yield the progress of a prefill that ends at time `until`, s, in batches that end at multiples of their size."""
     yield until - (tokens - cached_tokens) / tps, Progress(cached_tokens, tokens, 0.0)
     first = (cached_tokens // _BATCH_TOKENS + 1) * _BATCH_TOKENS
@@ -370,7 +371,7 @@ def script(
     if speaks and profile.role_at_s is not None and profile.role_at_s <= first_at:
         before.append((profile.role_at_s, [Delta("", tokens=0, kind=DeltaKind.ROLE)]))
     if speaks and progress:
-        before += _prefill(first_at, cached_tokens, prompt_tokens, profile.prefill_tps)
+        before += reading(first_at, cached_tokens, prompt_tokens, profile.prefill_tps)
     yield from sorted(before, key=itemgetter(0))
     if prefix and profile.seam == "restarts":
         yield first_at, simulated_failure(FailureKind.SEAM, endpoint)

@@ -32,7 +32,7 @@ from disco.endpoints.llamacpp.runtime.thread_mailbox import Mailbox
 from disco.endpoints.split.split_model import SplitModel
 from disco.errors import EndpointFailure, FailureKind, LocalModelError
 from disco.events import Usage
-from disco.speculate.chunks import ahead_steps
+from disco.speculate.chunks import branch_depth
 
 __all__ = ["SplitDrafter", "SplitDrafting"]
 
@@ -286,12 +286,10 @@ class SplitDrafting(Drafting):
                 self.ahead_tokens += 1
 
     def _ahead_steps(self) -> int:
-        """Return how deep each branch goes: the paper's (6), shared by the branches, which are drafted in turn here."""
-        if self._step_s <= 0:
-            return 1
         with self._in_use() as model:
-            there = ahead_steps(model.way, self._newest_draft, self._step_s)
-        return max(1, min(self._steps, there // self._branches))
+            return branch_depth(
+                model.way, self._newest_draft, self._step_s, branches=self._branches, steps=self._steps
+            )
 
     def _is_wanted(self) -> bool:
         return bool(self._orders) or self._closing

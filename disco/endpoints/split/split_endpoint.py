@@ -21,10 +21,10 @@ from disco.endpoints.speculative.speculative_attempt import SpeculativeAttempt
 from disco.endpoints.split.engine_verifier import EngineVerifier
 from disco.endpoints.split.layer_link import LayerServer
 from disco.endpoints.split.split_drafter import SplitDrafter
-from disco.endpoints.split.split_model import Chunks, SplitModel, head_file
+from disco.endpoints.split.split_model import SplitModel, head_file
 from disco.events import Traffic
 from disco.request import Prefix, Request
-from disco.speculate.chunks import Reply
+from disco.speculate.chunks import Chunks, Reply
 from disco.speculate.messages import Opening, VerifierFacts
 from disco.speculate.windows.answer_windows import window_for
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -27,16 +27,12 @@ from disco.endpoints.split.layer_link import LayerLink, LayerServer
 from disco.endpoints.split.link_meter import Answered, LinkMeter, device_curve
 from disco.endpoints.split.wire import HEADER_BYTES, MOST_WANTED
 from disco.errors import ModelFileError
-from disco.speculate.chunks import PassTimes, Reply, SplitPath, equation3, makespan_chunk
+from disco.speculate.chunks import Chunks, PassTimes, Reply, SplitPath, chunk_of
 from disco.speculate.layer_facts import LayerFacts
 
-__all__ = ["Chunks", "SplitModel", "head_file"]
+__all__ = ["SplitModel", "head_file"]
 
 _DEPTH: Final = 256  # at which passes are measured: behind few tokens, attention costs nothing yet
-_SLACK: Final = 0.05  # a larger chunk may take so much longer than the best one: no estimate is more exact
-
-Chunks = Literal["makespan", "equation3", "all"] | int
-"""How a prompt is cut: "makespan" minimises the exact recursion, "equation3" is the paper's, "all" sends it in one."""
 _DEVICE: Final = ".device.gguf"
 _HEAD: Final = ".head.gguf"
 
@@ -206,20 +202,7 @@ class SplitModel:
 
     def reading_batch(self, prompt_tokens: int) -> int:
         """Return the chunk in which a prompt is sent, tokens."""
-        chunks = self._chunks
-        if chunks == "all":
-            chunk = prompt_tokens
-        elif isinstance(chunks, int):
-            chunk = chunks
-        else:
-            path = self.way
-            best = (
-                equation3(path, prompt_tokens)
-                if chunks == "equation3"
-                else makespan_chunk(path, prompt_tokens, reply=self._reply, slack=_SLACK)
-            )
-            chunk = best
-        return max(1, min(chunk, self.batch_tokens))
+        return chunk_of(self.way, prompt_tokens, self._chunks, reply=self._reply, most=self.batch_tokens)
 
     def compute(self, parts: Sequence[Rows]) -> list[int]:
         """Compute rows of several sequences as far as this machine can, and send their states.

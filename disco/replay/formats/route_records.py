@@ -17,7 +17,7 @@ from disco.record import read_record
 from disco.replay.formats.format_adapter import Adapter, BadCellError, Row
 from disco.session.records.route_record import AttemptRecord, CandidateRecord, RouteRecord
 
-__all__ = ["ROUTES"]
+__all__ = ["ROUTES", "on_mains"]
 
 RESOLUTION_S = 1e-6
 """Records are rounded to microseconds: a loser took longer than the recorded time by at least this."""
@@ -32,7 +32,7 @@ def _row(line: Any) -> Row | None:
         raise BadCellError("created_s", None, "missing value", remedy)
     if record.finish_reason is None:
         return None
-    record = _on_mains(record)
+    record = on_mains(record)
     device, server = (_Side(record, place) for place in ("device", "server"))
     if device.start_s is None and server.start_s is None:
         # The reader left, or nothing was left to ask.
@@ -79,7 +79,7 @@ def _row(line: Any) -> Row | None:
     }
 
 
-def _on_mains(record: RouteRecord) -> RouteRecord:
+def on_mains(record: RouteRecord) -> RouteRecord:
     """Return the record with this machine's energy at the preset's exchange rate, whatever the battery was then.
 
     A replay charges all requests at one rate.

@@ -31,6 +31,7 @@ from disco.speculate.tally import Tally
 __all__ = ["Asked", "PairRounds"]
 
 _WRONG: Final = -1  # no token of the target
+_NO_ORDER: Final = -1
 _PLAIN_FIELDS: Final = tuple(one.name for one in fields(Tally) if one.default is not MISSING)
 _PLAIN: Final = attrgetter(*_PLAIN_FIELDS)
 _ROUNDING_S: Final = 1e-9  # the driver's clock did not begin with the attempt
@@ -115,7 +116,7 @@ class PairRounds:
             has_drafter=drafts,
             limit=asked.limit,
         )
-        self._drafter = _Drafter(pair, asked.drafts)
+        self._drafter = _Drafter(pair, asked.drafts, rng)
         fault = asked.fault
         if fault is not None and fault.after_tokens:
             fault = replace(fault, after_tokens=fault.after_tokens + asked.hidden)
@@ -265,15 +266,29 @@ class PairRounds:
 
     def _end(self, at_s: float, reason: str) -> None:
         self._ended = True
+        self._break_off(at_s)
         self._out.append((at_s, Ended(reason, self._usage(self._counts, at_s))))
 
     def _fail(self, at_s: float, kind: FailureKind | None = None) -> None:
         self._ended = True
+        self._break_off(at_s)
         fault = self._asked.fault
         kind = kind or (fault.kind if fault is not None else None) or FailureKind.STALLED
         retry_after_s = None if fault is None else fault.retry_after_s
         failure = simulated_failure(kind, self._asked.endpoint, retry_after_s=retry_after_s)
         self._out.append((at_s, failure))
+
+    def _break_off(self, at_s: float) -> None:
+        """Count what the drafter has of a draft that the end of the answer breaks off."""
+        if self._drafter.number != _NO_ORDER and at_s < math.inf:
+            self._drafter.stop(at_s)
+            self._count(*self._drafter.finish(at_s))
+
+    def _count(self, ids: Sequence[int], read: int, ahead: int) -> None:
+        counts = self._counts
+        if not self._pair.reads_prompt:
+            read = 0
+        self._counts = counts._replace(read=counts.read + read, drafted=counts.drafted + len(ids) + ahead)
 
     # The network, and what comes back
 
@@ -305,7 +320,8 @@ class PairRounds:
         self._note()
 
     def _has_read(self, now: float) -> None:
-        self._counts = self._counts._replace(read=self._asked.prompt_tokens)
+        if self._pair.reads_prompt:
+            self._counts = self._counts._replace(read=self._asked.prompt_tokens)
         self._take(self._rounds.drafter_ready(now))
         self._note()
 
@@ -314,15 +330,16 @@ class PairRounds:
         if drafter.number != number:
             return  # it was stopped
         began_s = drafter.began_s
-        ids, read = drafter.finish()
-        counts = self._counts
-        self._counts = counts._replace(read=counts.read + read, drafted=counts.drafted + len(ids))
+        ids, read, ahead = drafter.finish(now)
+        self._count(ids, read, ahead)
         self._take(self._rounds.drafted(now, number, ids, now - began_s))
         self._note()
 
 
 class _Drafter:
-    """The drafter's sequence: the answer's tokens that it has behind the prompt. Mutable: all but `pair`, `guesses`.
+    """The drafter's sequence: the answer's tokens that it has behind the prompt.
+
+    Mutable: all but `pair`, `guesses`, `rng`.
 
     Attributes:
         number: of the order that is carried out; -1: none.
@@ -331,19 +348,25 @@ class _Drafter:
 
     __slots__ = (
         *("_computed", "_count", "_guesses", "_length", "_pair", "_unread", "_wrong_at", "began_s", "number"),
+        *("_ahead_from_s", "_ahead_in_vain", "_foreseen", "_newest", "_rng"),
     )
 
-    def __init__(self, pair: Pair, guesses: Sequences) -> None:
-        self._pair, self._guesses = pair, guesses
+    def __init__(self, pair: Pair, guesses: Sequences, rng: Random) -> None:
+        self._pair, self._guesses, self._rng = pair, guesses, rng
+        self._newest = 0  # tokens of the newest draft
+        self._ahead_from_s = math.inf  # since when it drafts ahead
+        self._foreseen = 0  # tokens of the order that were drafted ahead
+        self._ahead_in_vain = 0  # tokens drafted ahead that no order has used
         self._length = 0  # of the sequence
         self._computed = 0  # tokens of it that the cache has
         self._wrong_at = math.inf  # place of its first token that is not the target's
         self._unread = self._count = 0
-        self.number = -1
+        self.number = _NO_ORDER
         self.began_s = 0.0
 
     def begin(self, now: float, order: Draft) -> float:
         """Begin a draft; return when it is done if it is not stopped."""
+        self._foreseen = self._drafted_ahead(now, order)
         if order.keep <= self._wrong_at:
             self._wrong_at = math.inf
             if _WRONG in order.append:
@@ -353,29 +376,51 @@ class _Drafter:
         self._unread = self._length - self._computed
         self.number, self.began_s = order.number, now
         self._count = self._until_unsure(order.count, order.stop_below)
-        return now + self._read_s + self._pair.drafts_s(self._count)
+        used = self._foreseen = min(self._foreseen, self._count)
+        self._ahead_in_vain -= used
+        return now + self._read_s + self._pair.drafts_s(self._count - used)
+
+    def _drafted_ahead(self, now: float, order: Draft) -> int:
+        """Return how many tokens behind the order's were drafted while it waited; see `Ahead`."""
+        ahead, each_s = self._pair.ahead, self._pair.drafts_s(1)
+        if ahead is None or self._ahead_from_s == math.inf or not each_s:
+            return 0
+        depth = ahead.depth(self._newest, each_s)
+        done = min(int((now - self._ahead_from_s) / each_s + _ROUNDING_S), depth * ahead.branches)
+        self._ahead_in_vain += done
+        if len(order.append) != 1:
+            return 0
+        if order.keep == self._length:  # all was right: its own guess of the next token must be, too
+            accepts = self._guesses.accepts
+            is_right = self._wrong_at == math.inf and self._length < len(accepts) and accepts[self._length]
+            return max(0, min(done, depth) - 1) if is_right else 0
+        if order.keep == self._length - 1 and ahead.branches > 1 and self._rng.random() < ahead.hits:
+            return max(0, min(done - depth, depth))
+        return 0
 
     def stop(self, now: float) -> None:
         """Break the draft off: only the tokens that are complete count."""
         drafting_s = now - self.began_s - self._read_s
-        each_s = self._pair.drafts_s(1)
-        if drafting_s < self._count * each_s:
-            self._count = max(0, int(drafting_s / each_s)) if each_s else 0
+        each_s, foreseen = self._pair.drafts_s(1), self._foreseen
+        if drafting_s < (self._count - foreseen) * each_s:
+            self._count = foreseen + (max(0, int(drafting_s / each_s)) if each_s else 0)
 
-    def finish(self) -> tuple[tuple[int, ...], int]:
-        """End the draft; return the guesses, and how many tokens were read for them."""
+    def finish(self, now: float) -> tuple[tuple[int, ...], int, int]:
+        """End the draft; return the guesses, how many tokens were read for them, and drafted ahead in vain before."""
         accepts, length, count = self._guesses.accepts, self._length, self._count
         ids: list[int] = []
         for place in range(length, length + count):
             if self._wrong_at == math.inf and (place >= len(accepts) or not accepts[place]):
                 self._wrong_at = place
             ids.append(place if self._wrong_at == math.inf else _WRONG)
-        self.number = -1
+        self.number = _NO_ORDER
         self._length = length + count
+        in_vain, self._ahead_in_vain = self._ahead_in_vain, 0
+        self._newest, self._ahead_from_s = count, now
         if not count:
-            return (), 0
+            return (), 0, in_vain
         self._computed = self._length - 1  # the newest is computed with the next order
-        return tuple(ids), max(0, self._unread - 1)
+        return tuple(ids), max(0, self._unread - 1), in_vain
 
     @property
     def held(self) -> int:

@@ -13,6 +13,7 @@ from disco.candidate import Payer
 from disco.errors import ConfigurationError
 from disco.rates import Rates
 from disco.replay.pairs.pair_trace import FleetRequest
+from disco.speculate.chunks import SplitPath, branch_depth
 from disco.speculate.predict import best_window, token_s
 from disco.speculate.seen import Seen, VerifyCurve
 from disco.speculate.windows import Window
@@ -45,6 +46,27 @@ class Sequences:
 
 
 @dataclass(frozen=True, slots=True)
+class Ahead:
+    """What a split model drafts while a draft is verified: behind its last token, and behind others in that place.
+
+    Attributes:
+        path: where the draft goes.
+        branches: how many tokens are tried in the place of the last drafted one.
+        steps: most tokens drafted behind each of them.
+        hits: how often the correction of a wrong last token is one of them.
+    """
+
+    path: SplitPath
+    branches: int
+    steps: int
+    hits: float
+
+    def depth(self, drafted: int, draft_s: float) -> int:
+        """Return how deep each branch goes behind a draft of so many tokens, as live."""
+        return branch_depth(self.path, drafted, draft_s, branches=self.branches, steps=self.steps)
+
+
+@dataclass(frozen=True, slots=True)
 class Pair:
     """A drafter for a station that verifies.
 
@@ -68,6 +90,8 @@ class Pair:
         max_window: most drafted tokens that a rule may choose.
         parallel: windows in flight; 1 drafts and verifies in turn.
         min_gain: the share of the time per token that drafting has to save; None: draft always.
+        reads_prompt: the drafter reads the prompt itself; False: it has what the server computed (a split model).
+        ahead: what it drafts while a draft is verified, in turn; None: it waits.
     """
 
     draft_s: float | None
@@ -83,6 +107,8 @@ class Pair:
     max_window: int = 8
     parallel: int = 2
     min_gain: float | None = 0.1
+    reads_prompt: bool = True
+    ahead: Ahead | None = None
 
     def __post_init__(self) -> None:
         for name in ("draft_s", "round_trip_s", "jitter_s", "queue_s"):

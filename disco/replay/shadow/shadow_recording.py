@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,10 @@ from disco.errors import ConfigurationError
 from disco.rates import Rates
 from disco.record.left_out import SkipLog, Skipped
 from disco.record.reading import records_of
-from disco.session.records.route_record import RouteRecord
+from disco.session.records.route_record import AttemptRecord, RouteRecord
 from disco.session.records.shadow_record import ABILITIES, PlanRecord, ShadowEndpoint
 
-__all__ = ["Seen", "ShadowRecording", "ShadowedAnswer", "read_shadowed"]
+__all__ = ["Seen", "ShadowRecording", "ShadowedAnswer", "candidate_of", "read_shadowed", "seen_in"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def read_shadowed(path: Path) -> ShadowRecording:
     records = 0
     for number, record in records_of(path, log):
         records += 1
-        shows = _seen(record)
+        shows = seen_in(one for one in record.attempts if one.begins)
         seen.extend(shows.items())
         found = _answer(record, shows)
         if isinstance(found, str):
@@ -160,7 +160,7 @@ def _answer(record: RouteRecord, seen: Mapping[str, Seen]) -> ShadowedAnswer | s
         real=shadow.real,
         plan=shadow.plan,
         rates={e.name: Rates(e.cost_in, e.cost_out, e.cached_share) for e in record.endpoints},
-        candidates={e.name: _candidate(e) for e in shadow.endpoints},
+        candidates={e.name: candidate_of(e) for e in shadow.endpoints},
         unconfirmed=frozenset(e.name for e in shadow.endpoints if not e.known),
         seen=seen,
         ttft_s=ttft_s,
@@ -177,7 +177,8 @@ def _answer(record: RouteRecord, seen: Mapping[str, Seen]) -> ShadowedAnswer | s
     )
 
 
-def _candidate(of: ShadowEndpoint) -> Candidate:
+def candidate_of(of: ShadowEndpoint) -> Candidate:
+    """Return an endpoint as shadow mode recorded it."""
     able: dict[str, Any] = {name: name in of.abilities for name in ABILITIES}
     return Candidate(
         name=of.name,
@@ -200,11 +201,11 @@ def _candidate(of: ShadowEndpoint) -> Candidate:
     )
 
 
-def _seen(record: RouteRecord) -> dict[str, Seen]:
-    """Return what an answer shows of the endpoints that were asked from its beginning."""
+def seen_in(attempts: Iterable[AttemptRecord]) -> dict[str, Seen]:
+    """Return what these attempts at one answer show of their endpoints; the first of each endpoint counts."""
     found: dict[str, Seen] = {}
-    for one in record.attempts:
-        if not one.begins or one.endpoint in found:
+    for one in attempts:
+        if one.endpoint in found:
             continue
         until_s = None if one.ended_s is None else max(0.0, one.ended_s - one.started_s)
         wrote, failed = one.first_content_s is not None, one.failure is not None

@@ -167,7 +167,7 @@ def _scripts(
         columns["ttft_s"].append(
             np.array(
                 [
-                    known.ttft_s(a, name, q) if has else 0.0
+                    known.ttft_s(a.seen.get(name, Seen()), a.billed_tokens, q) if has else 0.0
                     for a, q, has in zip(answers, levels.tolist(), here, strict=True)
                 ]
             )
@@ -175,7 +175,9 @@ def _scripts(
         columns["tpot_s"].append(
             np.array(
                 [
-                    known.tpot_s(a, name, q) if has else 0.0
+                    known.tpot_s(a.seen.get(name, Seen()), 1.0 / a.candidates[name].decode_tps, q)
+                    if has
+                    else 0.0
                     for a, q, has in zip(answers, paces.tolist(), here, strict=True)
                 ]
             )
@@ -225,6 +227,14 @@ class _Scripts:
     def reads_s(self, endpoint: str, tokens: int) -> float:
         """See `virtual_driver.Scripts`."""
         return self._scripts.reads_s(endpoint, tokens)
+
+    def logp(self, endpoint: str, begin: int, end: int) -> tuple[float, ...] | None:
+        """See `virtual_driver.Scripts`."""
+        return self._scripts.logp(endpoint, begin, end)
+
+    def read_tokens(self, endpoint: str, tokens: int, cached_tokens: int, worked_s: float) -> int:
+        """See `virtual_driver.Scripts`."""
+        return self._scripts.read_tokens(endpoint, tokens, cached_tokens, worked_s)
 
 
 def _play(

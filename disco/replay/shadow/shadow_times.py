@@ -100,28 +100,25 @@ class EndpointTimes:
             return "measured"
         return "expected" if self.learnt or name not in answer.unconfirmed else "assumed"
 
-    def ttft_s(self, answer: ShadowedAnswer, name: str, level: float) -> float:
+    def ttft_s(self, seen: Seen, prompt_tokens: int, level: float) -> float:
         """Return the time to first token of an answer, as measured, or else the quantile of that level in [0, 1), s."""
-        seen = answer.seen.get(name, Seen())
         if seen.ttft_s is not None:
             return seen.ttft_s
-        usual_s = 1.0 if self.line is None else self.line.ttft_s(answer.billed_tokens)
+        usual_s = 1.0 if self.line is None else self.line.ttft_s(prompt_tokens)
         if seen.over_s is None:
             return usual_s * float(self.ttft.quantile(level))
         below = float(self.ttft.cdf(seen.over_s / usual_s))
         beyond_s = usual_s * float(self.ttft.quantile(min(below + (1.0 - below) * level, 1.0)))
         return max(beyond_s, seen.over_s)
 
-    def tpot_s(self, answer: ShadowedAnswer, name: str, level: float) -> float:
-        """Return the time per token of an answer, as measured, or else the quantile of that level, s."""
-        seen = answer.seen.get(name)
-        if seen is not None and seen.tpot_s:
+    def tpot_s(self, seen: Seen, usual_s: float, level: float) -> float:
+        """Return the time per token of an answer, as measured, or else the quantile of that level, s.
+
+        `usual_s` is taken where the recording shows none.
+        """
+        if seen.tpot_s:
             return seen.tpot_s
-        return (
-            1.0 / answer.candidates[name].decode_tps
-            if self.tpot is None
-            else float(self.tpot.quantile(level))
-        )
+        return usual_s if self.tpot is None else float(self.tpot.quantile(level))
 
 
 def _believed(candidate: Candidate) -> Empirical:

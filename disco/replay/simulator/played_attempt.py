@@ -21,6 +21,7 @@ class Playing:
     """One attempt in virtual time. Mutable: all but its number, its start and its player."""
 
     __slots__ = (
+        "agreed",
         "cached_tokens",
         "events",
         "follows",
@@ -54,6 +55,7 @@ class Playing:
         self.written = 0
         self.parked = False
         self.follows = False  # parked, and stays to read more
+        self.agreed = start.prefix.tokens  # tokens of the answer whose log probabilities are reported
         self.given: int | None = None  # how many tokens of the answer it was given to read; None: none
         self.works = False  # on a shared device, or in its queue
         self.paused_at: float | None = None
@@ -108,7 +110,12 @@ class Playing:
             return Usage()
         if isinstance(self.events, PairRounds):
             return self.events.usage(now - self.started_at)
-        return Usage(self.prompt_tokens, self.written, self.cached_tokens)
+        prompt_tokens, cached_tokens = self.prompt_tokens, self.cached_tokens
+        if not self.written and self.given is None:
+            endpoint, worked_s = self.start.endpoint, now - self.started_at
+            scripts = self.player.scripts
+            prompt_tokens = scripts.read_tokens(endpoint, prompt_tokens, cached_tokens, worked_s)
+        return Usage(prompt_tokens, self.written, cached_tokens)
 
     def drafted(self, now: float) -> tuple[str, int] | None:
         """Return who drafts for the attempt and has read the prompt, and the tokens of the answer in its cache."""

@@ -57,6 +57,14 @@ class Scripts(Protocol):
         """Return how long a follower at this endpoint needs to read `tokens` tokens, in seconds."""
         ...
 
+    def logp(self, endpoint: str, begin: int, end: int) -> tuple[float, ...] | None:
+        """Return the log probabilities that the endpoint's model gives to these tokens of the answer; None: unknown."""
+        ...
+
+    def read_tokens(self, endpoint: str, tokens: int, cached_tokens: int, worked_s: float) -> int:
+        """Return for how many of the tokens that it is to read an attempt is charged, if it stops before it writes."""
+        ...
+
 
 Entry = tuple[float, int, int, "Player", Playing | None, Any]  # (at, rank, tie-break, player, attempt, event)
 
@@ -234,11 +242,16 @@ class Player:
 
     def has_read(self, playing: Playing, now: float) -> None:
         """Report that a follower has read all that it was given; its endpoint is free until it is given more."""
-        self.holding[playing.start.endpoint] = playing.given or 0
+        endpoint, given = playing.start.endpoint, playing.given or 0
+        logp = None
+        if "logp" in playing.start.wants:
+            logp = self.scripts.logp(endpoint, playing.agreed, given)
+            playing.agreed = given
+        self.holding[endpoint] = given
         playing.events, playing.idle = iter(()), True
         self.leave(playing, now)
         usage = Usage(playing.prompt_tokens, 0, playing.cached_tokens)
-        self.apply(self.session.parked(playing.number, Parked(usage), now), now)
+        self.apply(self.session.parked(playing.number, Parked(usage, logp), now), now)
 
     def schedule(self, playing: Playing) -> None:
         """Put the attempt's next event on the heap."""

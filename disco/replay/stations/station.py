@@ -6,18 +6,23 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from disco.candidate import TTFT_QUANTILES, Candidate, Payer, Reach, place_of
 from disco.endpoints.simulation.simulated_script import Fault
 from disco.errors import ConfigurationError
-from disco.profiles import DeviceProfile, Empirical, LinearFit, ServerProfile
+from disco.profiles import DeviceProfile, Empirical, LinearFit, ServerProfile, fit_line
 from disco.rates import Rates
 from disco.replay.pairs.simulated_pair import Pair
+from disco.replay.pairs.simulated_split import Split
 from disco.replay.simulator.device_queue import SharedDevice
 
 __all__ = ["DEFAULT_TPS", "PLANNED_QUANTILE", "Station", "Timing", "check_stations", "key_of"]
 
 DEFAULT_TPS = 50.0  # tokens/s, if a server's profile has no decode rate
 PLANNED_QUANTILE = 0.9  # of a drawn TTFT: plan it slow, because a migration that is late is abandoned
+
+_LINE_POINTS = 33  # prompt lengths through which plans see the TTFT of a split model as a line
 
 Timing = LinearFit | Empirical
 
@@ -52,8 +57,11 @@ class Station:
         idle_unload_s: the model is unloaded after this time without work, s, and is not loaded at the beginning; None:
             the model is always loaded.
         fault: what fails at the endpoint, and how often.
+        model: the model that answers, whose earlier scores a judge compares with; needed where they are those of a
+            client.
         pair: a drafter for it, where the station verifies drafts; None: it writes alone. With a drafter it can neither
             park nor pause, and the rate that plans assume is the predicted one.
+        split: the parts of a model cut in two, of which `pair` is made; see `of_split`.
     """
 
     name: str
@@ -77,7 +85,9 @@ class Station:
     load_s: float = 0.0
     idle_unload_s: float | None = None
     fault: Fault | None = None
+    model: str = ""
     pair: Pair | None = None
+    split: Split | None = None
 
     def __post_init__(self) -> None:
         if not self.decode_tps > 0:
@@ -161,6 +171,43 @@ class Station:
             continues=continues,
             rank=rank,
             fault=fault,
+        )
+
+    @classmethod
+    def of_split(
+        cls,
+        split: Split,
+        rates: Rates,
+        *,
+        name: str = "split",
+        reach: Reach = "own",
+        slots: int | None = 2,
+        context_tokens: int = 4096,
+        rank: int = 0,
+        fault: Fault | None = None,
+    ) -> Station:
+        """Return a model cut in two; see the attributes. What its drafts cost is in `split`.
+
+        Its place is "server", as live: states leave this machine, from which a prompt can be read back.
+        """
+        lengths = np.linspace(1, context_tokens, _LINE_POINTS).astype(int)
+        line = fit_line(lengths, [split.ttft_s(int(tokens)) for tokens in lengths], non_negative=True)
+        return cls(
+            name=name,
+            reach=reach,
+            rates=rates,
+            ttft=line,
+            decode_tps=1.0 / split.round_s(1),
+            context_tokens=context_tokens,
+            parks=False,
+            pauses=False,
+            limits=True,
+            announces=False,
+            rank=rank,
+            slots=slots,
+            fault=fault,
+            pair=split.pair(name),
+            split=split,
         )
 
     @property

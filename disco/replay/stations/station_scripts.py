@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, islice, repeat
 from random import Random
 
 import numpy as np
 
-from disco.endpoints.simulation.simulated_script import Fault, Scripted, play, prose
+from disco.endpoints.simulation.simulated_script import Fault, Scripted, play, prose, reading
 from disco.events import Delta, Ended, Usage
+from disco.judging import best_label
 from disco.profiles import LinearFit
 from disco.replay.pairs.pair_rounds import Asked, PairRounds
 from disco.replay.stations.station import Station
@@ -22,6 +24,9 @@ from disco.speculate.trying import Trying
 
 __all__ = ["AnswerScripts", "Answers"]
 
+# An answer that is to be judged is written by the server alone, as live: rounds give neither.
+_NOT_IN_ROUNDS = frozenset(("logp", "label_scores"))
+
 
 class Answers:
     """The scripts of all requests of a workload.
@@ -31,13 +36,24 @@ class Answers:
     """
 
     # Read only after the constructor.
-    __slots__ = ("columns", "max_tokens", "prompt_tokens", "prose")
+    __slots__ = ("classes", "columns", "limit_of", "prompt_tokens", "prose", "reads_as_live")
 
-    def __init__(self, workload: StationWorkload, stations: Sequence[Station]) -> None:
-        """Take the columns of a workload; `stations` are those that the workload was resolved for, in its order."""
+    def __init__(
+        self, workload: StationWorkload, stations: Sequence[Station], *, reads_as_live: bool = False
+    ) -> None:
+        """Take the columns of a workload.
+
+        Args:
+            workload: resolved for these stations.
+            stations: in the workload's order.
+            reads_as_live: a station with a line reports its reading where that is asked for, is charged only for what
+                it has read, and reads the last token of what it kept again.
+        """
+        self.reads_as_live = reads_as_live
         # Lists: reading a float from a list costs a tenth of reading it from an array.
         self.prompt_tokens: list[int] = workload.prompt_tokens.tolist()
-        self.max_tokens = workload.max_tokens
+        self.limit_of = workload.limit_of
+        self.classes = workload.classes
         self.prose = prose(int(workload.answer_tokens.max()))
         self.columns = {
             station.name: _Columns(workload, station, column) for column, station in enumerate(stations)
@@ -68,8 +84,11 @@ class _Columns:
         "fault",
         "faulty",
         "gaps",
+        "label_scores",
         "line",
+        "logp",
         "pair",
+        "split",
         "tpot_s",
         "trying",
         "ttft_s",
@@ -83,9 +102,12 @@ class _Columns:
         self.faulty: list[bool] = workload.faulty[:, column].tolist()
         self.cached_tokens: list[int] | None = None if cached is None else cached[:, column].tolist()
         self.gaps = workload.gaps.get(station.name)
+        self.logp = workload.logp.get(station.name)
+        self.label_scores = workload.label_scores.get(station.name)
         self.again = workload.again[column]
         self.fault = station.fault
         self.pair = pair = station.pair
+        self.split = station.split
         self.estimates = None if pair is None else Estimates(pair.verify)  # shared by all answers, as live
         self.trying = Trying()
         ttft = station.ttft
@@ -109,6 +131,19 @@ class AnswerScripts:
         line = self._answers.columns[endpoint].line
         return 0.0 if line is None else line.k_s_per_token * tokens
 
+    def logp(self, endpoint: str, begin: int, end: int) -> tuple[float, ...] | None:
+        """See `virtual_driver.Scripts`."""
+        known = self._answers.columns[endpoint].logp
+        return None if known is None else tuple(known[self._row][begin:end])
+
+    def read_tokens(self, endpoint: str, tokens: int, cached_tokens: int, worked_s: float) -> int:
+        """See `virtual_driver.Scripts`."""
+        line = self._answers.columns[endpoint].line
+        if line is None or not self._answers.reads_as_live or line.k_s_per_token <= 0.0:
+            return tokens
+        done = (worked_s - line.c_s) / line.k_s_per_token
+        return min(tokens, cached_tokens + int(min(max(done, 0.0), tokens)))
+
     def script(self, start: StartAttempt, *, kept: int | None) -> tuple[Iterator[Scripted], int, int]:
         """See `virtual_driver.Scripts`."""
         answers, row, prefix, name = self._answers, self._row, start.prefix, start.endpoint
@@ -122,7 +157,10 @@ class AnswerScripts:
             if station.line is not None:
                 if kept is not None:
                     cached_tokens = answers.prompt_tokens[row] + min(kept, prefix.tokens)
-                ttft_s = station.line.ttft_s(prompt_tokens - cached_tokens)
+                    if answers.reads_as_live:
+                        cached_tokens = min(cached_tokens, prompt_tokens - 1)
+                reads = station.line if station.split is None else station.split
+                ttft_s = reads.ttft_s(prompt_tokens - cached_tokens)
             else:
                 assert station.drawn is not None
                 ttft_s = float(station.drawn.sample(self._later(station), 1)[0])
@@ -134,13 +172,22 @@ class AnswerScripts:
         if fault is not None:
             is_faulty = self._later(station).random() < fault.probability if again else station.faulty[row]
             fault = fault if is_faulty else None
-        if station.pair is not None:
+        if station.pair is not None and not start.wants & _NOT_IN_ROUNDS:
             rounds = self._rounds(station, start, ttft_s, fault, prompt_tokens, cached_tokens)
             return rounds, prompt_tokens, cached_tokens
         gaps: Iterator[float] = repeat(station.tpot_s[row])
         if station.gaps is not None:
             gaps = chain(station.gaps.of(row)[prefix.tokens :].tolist(), gaps)
         script = self._events(station, start, ttft_s, gaps, fault, prompt_tokens, cached_tokens)
+        line = station.line
+        if (
+            answers.reads_as_live
+            and "progress" in start.wants
+            and line is not None
+            and line.k_s_per_token > 0
+        ):
+            tps = 1.0 / line.k_s_per_token
+            script = chain(reading(ttft_s, cached_tokens, prompt_tokens, tps), script)
         return script, prompt_tokens, cached_tokens
 
     def _later(self, station: _Columns) -> np.random.Generator:
@@ -151,7 +198,7 @@ class AnswerScripts:
 
     def _length(self, station: _Columns, start: StartAttempt) -> tuple[int, int | None]:
         """Return how long the station's answer is, and the limit that it is told."""
-        limit = self._answers.max_tokens if start.max_tokens is None else start.max_tokens
+        limit = self._answers.limit_of(self._row) if start.max_tokens is None else start.max_tokens
         if start.cap is not None:
             limit = start.cap if limit is None else min(limit, start.cap)
         total = station.answer_tokens[self._row]
@@ -190,7 +237,15 @@ class AnswerScripts:
         )
         rng = Random(f"{station.again} {row} {begin}")
         drafts = pair.min_gain is None or station.trying.tries(estimates, pair.windows()())
-        return PairRounds(pair, asked, estimates, rng, drafts=drafts and start.drafts != 0)
+        drafts = drafts and start.drafts != 0 and (station.split is None or station.split.draft_s is not None)
+        return PairRounds(pair, asked, estimates, rng, drafts=drafts)
+
+    def _chosen(self, station: _Columns, start: StartAttempt, tokens: int) -> list[list[Delta]]:
+        """Return the packet of an answer that is one of the classes; with the scores of all of them if asked for."""
+        assert station.label_scores is not None
+        scores = tuple(station.label_scores[self._row])
+        text = self._answers.classes[best_label(scores)]
+        return [[Delta(text, tokens, label_scores=scores if "label_scores" in start.wants else None)]]
 
     def _events(
         self,
@@ -204,8 +259,12 @@ class AnswerScripts:
     ) -> Iterator[Scripted]:
         answers, prefix = self._answers, start.prefix
         total, limit = self._length(station, start)
-        packets: tuple[list[Delta], ...] = answers.prose[prefix.tokens : total]
+        packets: Sequence[list[Delta]] = answers.prose[prefix.tokens : total]
         generated = len(packets)
+        if answers.classes and not prefix:
+            packets = self._chosen(station, start, total)
+        elif "logp" in start.wants and station.logp is not None:
+            packets = _with_logp(packets, station.logp[self._row][prefix.tokens :])
         if prefix.withheld and packets:
             swallowed = answers.swallowed_tokens(prefix)
             generated += swallowed
@@ -214,3 +273,12 @@ class AnswerScripts:
         if not math.isnan(at):  # the attempt did not fail
             reason = "stop" if limit is None or total < limit else "length"
             yield at, Ended(reason, Usage(prompt_tokens, generated, cached_tokens))
+
+
+def _with_logp(packets: Sequence[list[Delta]], logp: Sequence[float]) -> list[list[Delta]]:
+    """Return packets of one token each with the log probabilities that are known of their tokens."""
+    known = [(value,) for value in logp[: len(packets)]]
+    return [
+        *([replace(packet[0], logp=one)] for packet, one in zip(packets, known, strict=False)),
+        *packets[len(known) :],
+    ]

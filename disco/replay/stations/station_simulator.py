@@ -24,6 +24,7 @@ from disco.playback import Pace, playback_for
 from disco.replay.simulator.device_queue import SharedDevice
 from disco.replay.simulator.reader_columns import Readings
 from disco.replay.simulator.virtual_driver import Player, Shared, run_together
+from disco.replay.stations.as_live import AsLive, LiveAnswers
 from disco.replay.stations.station import Station, check_stations
 from disco.replay.stations.station_outcome import StationOutcome
 from disco.replay.stations.station_planning import HoldsBudget, PlanFunction, Planner, planner_of
@@ -89,7 +90,7 @@ def writers(session: Session) -> tuple[str, ...] | None:
 def simulate_stations(
     workload: StationWorkload,
     stations: Sequence[Station],
-    plan: Dispatcher | PlanFunction | Planner,
+    plan: AsLive | Dispatcher | PlanFunction | Planner,
     *,
     pace_tps: float | None = 4.8,
     release: ReleaseUnit = "word",
@@ -103,22 +104,25 @@ def simulate_stations(
 ) -> StationOutcome:
     """Run a workload on stations, token by token.
 
-    If no station queues, unloads its model or fails, requests do not affect each other, and each runs by itself.
+    If no station queues, unloads its model or fails, requests do not affect each other, and each runs by itself, but
+    for `AsLive`.
     Otherwise all requests run on one clock in order of arrival and meet at the stations' queues. A station that unloads
     its model has it not loaded at first. A station that keeps failing is left alone as in a live client.
 
     Args:
         workload: resolved for these stations.
         stations: in the workload's order.
-        plan: a dispatcher plans as in a live client (it knows the cheapest endpoint on the device and the cheapest one
-            elsewhere, and falls back to the others); a function plans freely; see `Planner` for a planner that needs
-            the number of the request.
-        pace_tps: the reader's pace, tokens/s; None: text is passed on when it arrives.
-        release: what text leaves by, where there is a pace.
+        plan: `AsLive` follows a whole preset as a live client does: plans, judges, budgets and pace. A dispatcher plans
+            as in a live client (it knows the cheapest endpoint on the device and the cheapest one elsewhere, and falls
+            back to the others); a function plans freely; see `Planner` for a planner that needs the number of the
+            request.
+        pace_tps: the reader's pace, tokens/s; None: text is passed on when it arrives. Not used with `AsLive`, whose
+            preset has one.
+        release: what text leaves by, where there is a pace; not used with `AsLive`.
         timeouts: timeouts of each attempt; None: if stations may fail, those of a live client without the one for the
             whole answer; if nothing fails, no timeouts, so that the slowest station is waited for.
         breakers: stations that keep failing are left alone.
-        policy: name of the planner in records.
+        policy: name of the planner in records; with `AsLive` it is the preset's.
         setting: changes the stations' prices and what else plans know of them, by time; called once for each request,
             in order of arrival, before it is planned. All requests then run on one clock.
         example_of: selects the sessions that are kept as examples.
@@ -130,9 +134,8 @@ def simulate_stations(
         ConfigurationError: stations and workload do not match, an answer has more than a million tokens, or a plan
             names an unknown station.
     """
-    planner = planner_of(plan)
     pace = None if pace_tps is None else Pace(pace_tps, _HOLD_S[release], release)
-    replay = _Replay(workload, stations, planner, pace, timeouts, policy, breakers=breakers, setting=setting)
+    replay = _Replay(workload, stations, plan, pace, timeouts, policy, breakers=breakers, setting=setting)
     return replay.run(example_of, on_record, progress)
 
 
@@ -166,7 +169,7 @@ class _Replay:
         self,
         workload: StationWorkload,
         stations: Sequence[Station],
-        planner: Planner,
+        plan: AsLive | Dispatcher | PlanFunction | Planner,
         pace: Pace | None,
         timeouts: Timeouts | None,
         policy: str,
@@ -184,11 +187,21 @@ class _Replay:
         workload.check()
         _check_lengths(workload)
         self.workload = workload
-        self.planner = planner
+        self.lengths = answer_lengths(workload)
+        self.live: LiveAnswers | None = None
+        self.planner: Planner | None = None
+        self.budget: HoldsBudget | None = None
+        self.exchange_rate: float | None = None
+        if isinstance(plan, AsLive):
+            self.live = LiveAnswers.of(plan, workload, self.stations, self.lengths)
+            pace, policy = self.live.pace, plan.preset.name
+            self.exchange_rate = plan.preset.cost.exchange_rate
+        else:
+            self.planner = planner = planner_of(plan)
+            self.budget = planner if isinstance(planner, HoldsBudget) else None
         self.policy = policy
         self.setting = setting
-        self.answers = Answers(workload, self.stations)
-        self.lengths = answer_lengths(workload)
+        self.answers = Answers(workload, self.stations, reads_as_live=self.live is not None)
         self.warm = tuple(station.candidate() for station in self.stations)
         self.cold = tuple(station.candidate(cold=True) for station in self.stations)
         self.by_name = {candidate.name: candidate for candidate in self.warm}
@@ -218,7 +231,8 @@ class _Replay:
     ) -> StationOutcome:
         """Play all requests and return their outcome."""
         n = len(self.workload)
-        apart = not self.devices and self.health is None and self.setting is None
+        # What a client keeps from one answer to the next depends on which of them overlap.
+        apart = not self.devices and self.health is None and self.setting is None and self.live is None
         ended = self._one_by_one() if apart else self._together()
         for done, (row, session) in enumerate(ended, 1):
             if session is None:
@@ -301,8 +315,11 @@ class _Replay:
         self, row: int, candidates: tuple[Candidate, ...], watch: HealthWatch | None, at: float = 0.0
     ) -> Session | None:
         """Plan a request and return its session; None if no station may serve it."""
+        if self.live is not None:
+            return self.live.session(row, candidates, watch, self.timeouts, at)
+        assert self.planner is not None
         prompt_tokens = self.answers.prompt_tokens[row]
-        max_tokens = self.workload.max_tokens
+        max_tokens = self.workload.limit_of(row)
         features = Features(prompt_tokens=prompt_tokens, max_tokens=max_tokens)
         resting, probing = ({}, ()) if watch is None else watch.look(at)
         try:
@@ -348,9 +365,11 @@ class _Replay:
                 tallies[state.candidate.name].failures[row] += 1
         if session.migrations:
             self.migrations[row] = sum(h.outcome == "switched" for h in session.migrations)
-        if isinstance(self.planner, HoldsBudget):
-            self.planner.settle(session.plan.spend, {state.candidate.place for state in session.attempts})
+        if self.budget is not None:
+            self.budget.settle(session.plan.spend, {state.candidate.place for state in session.attempts})
         ledger = settle_accounts(session)
+        if self.live is not None:
+            self.live.answered(session, ledger, session.ending.closed_at or t0)
         self.total_usd[row] = math.fsum(charge.policy_cost for charge in ledger.charges)
         for charge in ledger.charges:
             if not charge.prompt_tokens + charge.completion_tokens:
@@ -369,7 +388,7 @@ class _Replay:
         if kind in self.examples or len(self.examples) >= _MOST_EXAMPLES:
             kind = None
         if kind is not None or on_record is not None:
-            record = make_record(session, ledger, preset=self.policy)
+            record = make_record(session, ledger, preset=self.policy, exchange_rate=self.exchange_rate)
             if kind is not None:
                 self.examples[kind] = record
             if on_record is not None:

@@ -6,6 +6,7 @@ same draws (common random numbers), and adding or reordering stations does not c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -36,6 +37,9 @@ class KnownTimes:
         answer_tokens: lengths of the station's answers, if its model writes more or less than the trace says.
         cached_tokens: tokens of the prompt that the station need not read at its first attempt.
         gaps: times between tokens; they take precedence over `tpot_s`.
+        logp: for each request, the log probability (natural) of each token of the station's answer, for a judge; of
+            tokens behind the last one nothing is known, as where a server gives none.
+        label_scores: for each request with classes, the log probability (natural) of each class as the answer.
     """
 
     ttft_s: ArrayLike | None = None
@@ -43,6 +47,8 @@ class KnownTimes:
     answer_tokens: ArrayLike | None = None
     cached_tokens: ArrayLike | None = None
     gaps: Gaps | None = None
+    logp: Sequence[Sequence[float]] | None = None
+    label_scores: Sequence[Sequence[float]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +66,13 @@ class StationWorkload:
         again: by station, the seed of draws after first attempts (a migration's target, a second try); stations with
             the same seed share one stream per request.
         max_tokens: limit of every answer; None: no limit.
+        limits: by request, the limit of its answer; empty: `max_tokens` is.
         gaps: times between tokens by station name, where they are known.
         cached_tokens: tokens of the prompt that a station need not read at its first attempt; shape (n, k); None: none.
+        logp: log probabilities by station name, where they are known; see `KnownTimes`.
+        classes: the texts of which each answer is one; empty: answers are free.
+        label_scores: by station name, with classes for all stations; see `KnownTimes`.
+        tasks: what kind of request each one is, for the histories of a judge; empty: all are alike.
     """
 
     names: tuple[str, ...]
@@ -75,6 +86,11 @@ class StationWorkload:
     max_tokens: int | None = None
     gaps: Mapping[str, Gaps] = field(default_factory=dict)
     cached_tokens: Ints | None = None
+    logp: Mapping[str, Sequence[Sequence[float]]] = field(default_factory=dict)
+    classes: tuple[str, ...] = ()
+    label_scores: Mapping[str, Sequence[Sequence[float]]] = field(default_factory=dict)
+    tasks: Sequence[str] = ()
+    limits: Sequence[int | None] = ()
 
     def __len__(self) -> int:
         return int(self.arrival_s.size)
@@ -82,6 +98,10 @@ class StationWorkload:
     def answers_of(self, column: int) -> Ints:
         """Return the lengths of a station's answers; shape (n,)."""
         return self.answer_tokens if self.answer_tokens.ndim == 1 else self.answer_tokens[:, column]
+
+    def limit_of(self, row: int) -> int | None:
+        """Return the limit of a request's answer; None: it has none."""
+        return self.limits[row] if self.limits else self.max_tokens
 
     def take(self, start: int, stop: int) -> StationWorkload:
         """Return requests `start` to `stop`. Draws after first attempts differ: they depend on the row number."""
@@ -91,6 +111,10 @@ class StationWorkload:
             **{name: getattr(self, name)[rows] for name in _COLUMNS},
             gaps={name: gaps.take(rows.start, rows.stop) for name, gaps in self.gaps.items()},
             cached_tokens=None if self.cached_tokens is None else self.cached_tokens[rows],
+            logp={name: logp[rows] for name, logp in self.logp.items()},
+            label_scores={name: scores[rows] for name, scores in self.label_scores.items()},
+            tasks=self.tasks[rows],
+            limits=self.limits[rows],
         )
 
     def check(self) -> None:
@@ -120,6 +144,35 @@ class StationWorkload:
             raise ConfigurationError("column answer_tokens holds an answer without a token")
         if (np.diff(self.arrival_s) < 0).any():
             raise ConfigurationError("column arrival_s is not in order of arrival")
+        self._check_scores()
+
+    def _check_scores(self) -> None:
+        """Check that what a judge reads belongs to these requests and classes."""
+        n = len(self)
+        lengths = {f"logp of {name!r}": len(logp) for name, logp in self.logp.items()}
+        lengths |= {f"label_scores of {name!r}": len(scores) for name, scores in self.label_scores.items()}
+        lengths |= {"tasks": len(self.tasks) or n, "limits": len(self.limits) or n}
+        for name, length in lengths.items():
+            if length != n:
+                raise ConfigurationError(f"{name} has {length} entries for {n} requests")
+        for name, logp in self.logp.items():
+            if any(not -math.inf < value <= 0.0 for row in logp for value in row):
+                raise ConfigurationError(
+                    f"logp of {name!r} holds a log probability that is above 0 or not finite"
+                )
+        if not self.classes:
+            return
+        if len(self.classes) < 2:
+            raise ConfigurationError("classes needs at least two texts of which an answer is one")
+        for name in self.names:
+            scores = self.label_scores.get(name, ())
+            if not scores or any(
+                len(row) != len(self.classes) or not all(map(math.isfinite, row)) for row in scores
+            ):
+                raise ConfigurationError(
+                    f"label_scores of {name!r} must have a finite number for each of the {len(self.classes)} classes "
+                    "and each request"
+                )
 
 
 _COLUMNS = ("arrival_s", "prompt_tokens", "answer_tokens", "ttft_s", "tpot_s", "faulty")
@@ -132,6 +185,8 @@ def resolve_stations(
     seed: int,
     max_tokens: int | None = None,
     known: Mapping[str, KnownTimes] | None = None,
+    classes: Sequence[str] = (),
+    tasks: Sequence[str] = (),
 ) -> StationWorkload:
     """Draw what a trace and `known` leave open.
 
@@ -144,6 +199,8 @@ def resolve_stations(
         seed: seed of all draws; at least 0.
         max_tokens: limit of every answer; None: no limit.
         known: known values by station name.
+        classes: see `StationWorkload`.
+        tasks: see `StationWorkload`.
 
     Raises:
         ConfigurationError: two stations have the same name, `known` names an unknown station or has a column of a
@@ -180,6 +237,12 @@ def resolve_stations(
         again=tuple((seed, _AGAIN_STREAM, key_of(name)) for name in names),
         max_tokens=max_tokens,
         gaps={name: times.gaps for name, times in known.items() if times.gaps is not None},
+        logp={name: times.logp for name, times in known.items() if times.logp is not None},
+        classes=tuple(classes),
+        label_scores={
+            name: times.label_scores for name, times in known.items() if times.label_scores is not None
+        },
+        tasks=tasks,
         cached_tokens=(
             None
             if all(tokens is None for tokens in cached)
@@ -245,6 +308,8 @@ class _Column:
 
     def ttft_s(self) -> Floats:
         known, tokens = self._times("ttft_s", self.known.ttft_s), self.trace.prompt_tokens
+        if self.station.split is not None:
+            return _known_or(known, np.array([self.station.split.ttft_s(n) for n in tokens.tolist()]))
         return first_token_times(self.station.ttft, tokens, self._rng(_TTFT_STREAM), known)
 
     def tpot_s(self) -> Floats:

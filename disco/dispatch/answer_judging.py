@@ -1,17 +1,16 @@
-"""Which answers of a client are judged, and by what: from a preset and a request's options to an answer's judge."""
+"""Which answers are judged, and by what: from a preset and what a request asks to the judge of its answer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Final
+from typing import Final, Literal
 
 from disco.candidate import Candidate
-from disco.client.request_options import RequestOptions
-from disco.cost import Ledger
 from disco.dispatch.policies.policy_registry import CASCADE
 from disco.dispatch.presets import CascadeSection, Preset
 from disco.errors import ConfigurationError
+from disco.events import Traffic
 from disco.judging import (
     DEFAULT_SEQUENCE_CONFIDENCE,
     AgreementJudge,
@@ -26,10 +25,8 @@ from disco.judging import (
     Standard,
 )
 from disco.plan import Cascade, Display, Plan
-from disco.request import Request
-from disco.session.machine import Session
 
-__all__ = ["DEFAULT_TASK", "Judging"]
+__all__ = ["DEFAULT_TASK", "Judging", "RequestJudge"]
 
 AGREEMENTS: Final = 1_000
 """How many scores of agreement are kept; more hardly change a threshold."""
@@ -101,13 +98,15 @@ class Judging:
     def judged(
         self,
         plan: Plan,
-        request: Request,
         preset: Preset,
-        options: RequestOptions,
         model_of: Callable[[str], str],
         *,
-        is_text: bool,
-        streams: bool,
+        task: str | None = None,
+        classes: tuple[str, ...] = (),
+        wish: Display | Literal["off"] | None = None,
+        is_text: bool = True,
+        streams: bool = True,
+        revises: bool = True,
     ) -> tuple[Plan, RequestJudge | None]:
         """Return the plan of an answer as it is judged, and its judge; without a cascade if it is not judged.
 
@@ -115,36 +114,37 @@ class Judging:
 
         Args:
             plan: with the tiers that the answer may rise through, if there are several.
-            request: the request.
             preset: how answers are judged.
-            options: the request's options.
             model_of: returns the model that an endpoint's history belongs to. Called when the endpoint writes: a local
                 server may not be asked before which model it has.
+            task: the kind of the request, whose answers are compared with each other; None: `DEFAULT_TASK`.
+            classes: the texts of which the answer is one; empty: it is a free answer.
+            wish: how the request wants its answer judged, in place of the preset's way; "off": not at all.
             is_text: whether the answer is plain text, whose log probabilities say something about it; a tool call or
                 a document bound by a grammar is not.
             streams: whether a reader gets the answer while it is written.
+            revises: whether text that was shown can be taken back.
 
         Raises:
             ConfigurationError: one task too many.
         """
         if preset.dispatch.policy != CASCADE:
             return plan, None
-        classes = request.classes
-        tiers = () if plan.cascade is None or options.judge == "off" else plan.cascade.tiers
+        tiers = () if plan.cascade is None or wish == "off" else plan.cascade.tiers
         if not is_text or not (tiers or classes):
             return replace(plan, cascade=None), None
-        settings, task = preset.cascade, options.task or DEFAULT_TASK
+        settings, task = preset.cascade, task or DEFAULT_TASK
         try:
             self.book.check_task(task)
         except ValueError as error:
             raise ConfigurationError(str(error)) from None
         display: Display = settings.stream
-        if options.judge is not None and options.judge != "off":
-            display = options.judge
+        if wish is not None and wish != "off":
+            display = wish
         if classes:
             display = "whole"  # one word, which is wrong or right as a whole
-        elif display == "revise" and request.responses is not None:
-            display = "guard"  # the events of a response cannot take text back
+        elif display == "revise" and not revises:
+            display = "guard"
         if not streams:
             display = "whole"  # nothing is shown early, so a lower answer can be kept until a higher one is complete
         leaves_early = settings.early_exit or display == "guard"
@@ -164,7 +164,7 @@ class Judging:
         return plan, judge
 
     def agreement(
-        self, plan: Plan, preset: Preset, options: RequestOptions, model_of: Callable[[str], str]
+        self, plan: Plan, preset: Preset, model_of: Callable[[str], str], *, task: str | None = None
     ) -> AgreementJudge | None:
         """Return what judges whether an heir goes on with a divided answer; None where it always does.
 
@@ -174,7 +174,7 @@ class Judging:
         beta, assist = preset.assist.beta, plan.assist
         if assist is None or beta == "off":
             return None
-        key = HistoryKey(options.task or DEFAULT_TASK, f"{assist.heir}/{model_of(assist.heir)}", "agreement")
+        key = HistoryKey(task or DEFAULT_TASK, f"{assist.heir}/{model_of(assist.heir)}", "agreement")
         try:
             history = self.book.history(key, AGREEMENTS)
         except ValueError as error:
@@ -198,14 +198,11 @@ class Judging:
             )
         return control
 
-    def answered(self, session: Session, ledger: Ledger, preset: Preset) -> None:
-        """Learn from a closed session what an answer that might go up has cost."""
-        if session.plan.cascade is None or not session.plan.cascade.tiers:
+    def answered(self, plan: Plan, preset: Preset, traffic: Iterable[Traffic], bill_usd: float) -> None:
+        """Learn what an answer that might go up has cost: the bytes of its attempts, and its bill in USD."""
+        if plan.cascade is None or not plan.cascade.tiers:
             return
         control = self._control(preset)
         if control is not None:
-            traffic = (a.traffic for a in session.attempts)
             in_bytes = preset.cascade.aim == "bytes"
-            control.spent(
-                sum(t.bytes_up + t.bytes_down for t in traffic) if in_bytes else ledger.totals().bill_usd
-            )
+            control.spent(sum(t.bytes_up + t.bytes_down for t in traffic) if in_bytes else bill_usd)
