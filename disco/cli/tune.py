@@ -16,9 +16,7 @@ from disco.cli.scenario_options import made_up, read, situation_of
 from disco.errors import ConfigurationError
 from disco.replay.report.advice import Came, advice, came_table, measured, too_little
 from disco.replay.sweeps.executors import open_executor
-from disco.replay.tuning.objective import Trial, TuningObjective, parse_max_cost
-from disco.replay.tuning.preset_file import write_preset
-from disco.replay.tuning.search import Tuned, tune
+from disco.replay.tuning import Trial, Tuned, TuningObjective, parse_max_cost, tune, write_preset
 
 __all__ = ["add", "run_tune"]
 

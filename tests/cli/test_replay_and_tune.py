@@ -16,9 +16,9 @@ from disco.cli.replay_options import DEFAULT_EXCHANGE_RATE, DEFAULTS, OBJECTIVES
 from disco.cost import PAPER_DEVICE_CONSTRAINED, ExchangeRate
 from disco.dispatch import load_preset
 from disco.profiles import load_device, load_lengths, load_server, save_profile, user_profile_dir
+from disco.replay import tuning
 from disco.replay.formats import write_trace
 from disco.replay.sweeps.sweep import sweep
-from disco.replay.tuning import objective
 from disco.replay.workload.scenario import Arm, scenario_for
 from disco.replay.workload.synthetic import alpaca_like, synthetic_trace
 
@@ -326,7 +326,7 @@ def test_what_options_mean():
 
 def test_defaults_of_the_command_and_of_the_library_agree():
     """`options.py` repeats them so that --help stays quick."""
-    assert OBJECTIVES == objective.OBJECTIVES
+    assert OBJECTIVES == tuning.OBJECTIVES
     assert float(DEFAULT_EXCHANGE_RATE) == load_preset("balanced").cost.exchange_rate
     commands = _parser()._subparsers._group_actions[0].choices
     for name in ("replay", "tune"):

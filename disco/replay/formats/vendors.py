@@ -18,8 +18,8 @@ OWN = Adapter(
     from_zero=False,
 )
 
-# A university's Azure OpenAI traffic (Wang et al., arXiv 2401.17644), CSV, times in seconds. Later releases have two
-# more columns, `Session ID` and `Elapsed time` (the whole answer's, in seconds). A failed request has 0 response tokens.
+# A university's Azure OpenAI traffic (Wang et al., arXiv 2401.17644), CSV, times in seconds. Later releases have
+# two more columns, `Session ID` and `Elapsed time` (the whole answer's, s). A failed request has 0 response tokens.
 BURSTGPT = Adapter(
     name="burstgpt",
     about="BurstGPT's CSV files",
