@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from disco.replay.metrics.over_seeds import Figure
+from disco.replay import Figure
 from papers.day.day_run import ALL, DayResult, PhaseFigures
 from papers.day.day_schedule import BATTERY_J
 from papers.paper_table import UNKNOWN, PaperTable

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from disco.dispatch.regime import Regime
+from disco.dispatch import Regime
 from disco.plan import Order
-from disco.replay.metrics.over_seeds import Figure
+from disco.replay import Figure
 from papers.disco_paper.paper_result import PaperResult
 from papers.disco_paper.printed_figures import (
     COST_CUT_PERCENT,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from disco.replay.metrics.over_seeds import Figure, figure
+from disco.replay import Figure, figure
 from papers.drift.drift_planners import ADAPTIVE, PLANNERS, ROLLING
 from papers.drift.drift_run import TEN_USERS, DriftResult, DriftRow
 from papers.paper_table import UNKNOWN, PaperTable

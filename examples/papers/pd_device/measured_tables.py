@@ -1,4 +1,4 @@
-"""Tables that `python -m papers.measure` makes with a real model: quality against r, and answers that both sides wrote."""
+"""Tables that `papers.measure` makes with a real model: quality against r, and answers that both sides wrote."""
 
 from __future__ import annotations
 

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from disco.dispatch.assist_solver import NoShare
-from disco.replay.report.chart_style import Plot, Style, Trace, axis, layout, literal, log_axis, numbers
-from disco.replay.report.page_skeleton import PageContent, PageScenario, render_page
-from disco.replay.report.terminal_tables import TableData
+from disco.replay.report import (
+    PageContent,
+    PageScenario,
+    Plot,
+    Style,
+    TableData,
+    axis,
+    layout,
+    literal,
+    log_axis,
+    numbers,
+    render_page,
+)
 from papers.paper_table import PaperTable
 from papers.pd_device.assist_play import (
     CONSISTENT,
@@ -200,7 +210,7 @@ def _masks(result: PdResult) -> Plot:
         "groups of tokens": [row.pooled for row in rows],
         "single tokens": [row.single for row in rows],
     }
-    traces: list[Trace] = [
+    traces: list[dict[str, Any]] = [
         {"type": "bar", "name": literal(name), "x": [f"r = {row.kept:g}" for row in rows], "y": values}
         for name, values in kinds.items()
     ]
@@ -219,12 +229,12 @@ def _tokens_axis(title: str) -> dict[str, object]:
     return axis(title, type="log", tickvals=ticks, ticktext=[f"{tick:,}" for tick in ticks])
 
 
-def _points(name: str, points: Sequence[tuple[int, int | None]]) -> Trace:
+def _points(name: str, points: Sequence[tuple[int, int | None]]) -> dict[str, Any]:
     drawn = [(x, y) for x, y in points if y is not None]
     return _line(name, [x for x, _ in drawn], [y for _, y in drawn], mode="lines+markers")
 
 
-def _line(name: str, x: Sequence[float], y: Sequence[float], *, mode: str = "lines") -> Trace:
+def _line(name: str, x: Sequence[float], y: Sequence[float], *, mode: str = "lines") -> dict[str, Any]:
     return {
         "type": "scatter",
         "mode": mode,

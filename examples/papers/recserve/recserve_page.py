@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from disco.replay.report.chart_style import Plot, Style, Trace, axis, band, layout, literal, numbers
-from disco.replay.report.page_skeleton import PageContent, PageScenario, render_page
-from disco.replay.report.terminal_tables import TableData
+from disco.replay.report import (
+    PageContent,
+    PageScenario,
+    Plot,
+    Style,
+    TableData,
+    axis,
+    band,
+    layout,
+    literal,
+    numbers,
+    render_page,
+)
 from papers.ladder.ladder_evaluation import EXACT, FIXED, LENGTH, PAPER, RANDOM, ArmFigures
 from papers.paper_table import PaperTable
 from papers.recserve.printed_readings import Derived, derived
@@ -72,10 +82,10 @@ def _findings(result: RecServeResult) -> list[str]:
 
 
 def _ours(ladders: Sequence[LadderResult]) -> Plot:
-    frames: dict[str, list[Trace]] = {}
+    frames: dict[str, list[dict[str, Any]]] = {}
     for number, ladder in enumerate(ladders):
         single = [arm for arm in ladder.arms if arm.share is None]
-        traces: list[Trace] = []
+        traces: list[dict[str, Any]] = []
         for name in (RANDOM, LENGTH, FIXED, PAPER, EXACT):
             arms = [arm for arm in ladder.arms if arm.arm == name]
             if name in (RANDOM, EXACT):
@@ -101,7 +111,7 @@ def _ours(ladders: Sequence[LadderResult]) -> Plot:
 
 
 def _printed(ladders: Sequence[LadderResult]) -> Plot:
-    frames: dict[str, list[Trace]] = {}
+    frames: dict[str, list[dict[str, Any]]] = {}
     for number, ladder in enumerate(ladders):
         rows = [one for one in derived() if one.row.dataset == ladder.printed]
         traces = []
@@ -126,15 +136,15 @@ def _bytes_axis() -> dict[str, Any]:
     return axis("bytes, relative to all requests sent to the top", rangemode="tozero")
 
 
-def _line(name: str, arms: Sequence[ArmFigures]) -> Trace:
+def _line(name: str, arms: Sequence[ArmFigures]) -> dict[str, Any]:
     return _curve(name, [(arm.ratio, 100 * arm.quality.value, arm.label) for arm in arms])
 
 
-def _printed_line(name: str, rows: Sequence[Derived]) -> Trace:
+def _printed_line(name: str, rows: Sequence[Derived]) -> dict[str, Any]:
     return _curve(name, [(one.ratio or 0.0, one.row.quality, one.row.label) for one in rows])
 
 
-def _curve(name: str, points: Sequence[tuple[float, float, str]]) -> Trace:
+def _curve(name: str, points: Sequence[tuple[float, float, str]]) -> dict[str, Any]:
     """Return the line through points: bytes relative to the top, accuracy in %, and what the pointer shows."""
     style = _LOOK[name]
     return {

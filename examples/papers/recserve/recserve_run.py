@@ -12,7 +12,7 @@ import numpy as np
 
 from disco.errors import ConfigurationError
 from disco.judging import MOST_SCORES, expected_cost
-from disco.replay.sweeps.executors import Progress, run_all
+from disco.replay import Progress, run_all
 from papers.ladder.answer_trace import AnswerTrace
 from papers.ladder.arms import by_confidence, climb, random_share
 from papers.ladder.label_ladder import PRIOR_WINDOW, LabelLadder

@@ -107,7 +107,7 @@ def test_a_trace_is_read_as_it_was_written_and_another_file_is_refused(tmp_path)
     assert not rows[0].handed_over
     other = tmp_path / "o.csv"
     other.write_text("first,second\n")
-    with pytest.raises(ConfigurationError, match="python -m papers.measure quality"):
+    with pytest.raises(ConfigurationError, match=r"python -m papers\.measure quality"):
         load_quality_trace(other)
 
 
