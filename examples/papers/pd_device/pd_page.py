@@ -11,7 +11,6 @@ from disco.replay.report import (
     PageScenario,
     Plot,
     Style,
-    TableData,
     axis,
     layout,
     literal,
@@ -19,7 +18,6 @@ from disco.replay.report import (
     numbers,
     render_page,
 )
-from papers.paper_table import PaperTable
 from papers.pd_device.assist_play import (
     CONSISTENT,
     LEXICAL,
@@ -71,7 +69,7 @@ def pd_page(result: PdResult) -> str:
     Raises:
         ConfigurationError: plotly is not installed.
     """
-    shared = [_plain(table) for table in shared_tables(result)]
+    shared = shared_tables(result)
     pairs = list(dict.fromkeys((one.server, one.device) for one in result.situations))
     mine = {
         pair: tuple(one for one in result.situations if (one.server, one.device) == pair) for pair in pairs
@@ -87,10 +85,10 @@ def pd_page(result: PdResult) -> str:
                 "The paper prints few constants: those that are assumed are listed below.",
             ),
             findings=[
-                f"Figure {one.figure}: printed: {one.printed}. Here: {one.ours}." for one in claims(result)
+                f"Figure {one.place}: printed: {one.claim}. Here: {one.ours}." for one in claims(result)
             ],
             scenarios=[
-                PageScenario(f"{server} · {device}", [_plain(situation_table(mine[server, device])), *shared])
+                PageScenario(f"{server} · {device}", [situation_table(mine[server, device]), *shared])
                 for server, device in pairs
             ],
             look=_LOOK,
@@ -99,10 +97,6 @@ def pd_page(result: PdResult) -> str:
             "tau: slowest pace of the display.",
         )
     )
-
-
-def _plain(table: PaperTable) -> TableData:
-    return TableData(table.title, table.header, table.rows, table.notes)
 
 
 def _seam() -> Plot:
