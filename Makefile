@@ -104,7 +104,7 @@ bench: $(VENV)/.dev
 	@for file in tests/benchmarks/bench_*.py tests/benchmarks/*/bench_judging.py tests/benchmarks/speculate/bench_fleet.py tests/benchmarks/shared/bench_*.py tests/benchmarks/beside/bench_*.py tests/benchmarks/drift/bench_drift.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 # Packages of examples/papers; some have a shorter name here. ARGS are options of the paper, such as --quick.
-PAPERS := day disco drift dsd hat pd recserve
+PAPERS := day disco drift dsd hat pd quality recserve
 PACKAGE_disco := disco_paper
 PACKAGE_pd := pd_device
 

@@ -1,4 +1,4 @@
-"""The tables of mixed answers, for the terminal and for `disco replay`."""
+"""The tables of mixed answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The traces of mixed answers that the package carries, and their tables for `disco replay`."""
+"""The traces of mixed answers that this folder carries, and their tables."""
 
 from __future__ import annotations
 

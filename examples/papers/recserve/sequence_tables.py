@@ -76,7 +76,7 @@ def _without_length(result: SequenceResult) -> list[str]:
     known = [(one.contains, one.judge) for one in result.judges if one.contains is not None]
     if not known:
         return []
-    best, name = max(known)
+    best, name = max(known, key=lambda one: one[0].mean)
     default = next(area for area, judge in known if judge == DEFAULT_SEQUENCE_CONFIDENCE)
     return [
         (
