@@ -71,6 +71,11 @@ KNOWN = [
         "The preset battery-saver is gone; the day has server-first, the default, in its place.",
     ),
     KnownChange(
+        "day",
+        r"^printed: .*(Device|Server|Lengths): ",
+        "The profiles of the day stand in one line, without the advice on options of the former command.",
+    ),
+    KnownChange(
         "disco",
         r"oracle|GPT \| S \| B-1\.1B \| 23\.85 \| 37\.7±1\.8 \| \+13\.8 \| 42\.0 \| – \| 38\.[67]",
         "The oracle of P99 minimises the very quantile that is shown, so it is a little lower than before.",
