@@ -186,7 +186,7 @@ class Station:
         rank: int = 0,
         fault: Fault | None = None,
     ) -> Station:
-        """Return a model cut in two; see the attributes. What its drafts cost is in `split`.
+        """Return a model cut in two, with what its drafts cost, from `split`; see `stations.Station` for the others.
 
         Its place is "server", as live: states leave this machine, from which a prompt can be read back.
         """

@@ -100,7 +100,7 @@ class StationWorkload:
         return self.answer_tokens if self.answer_tokens.ndim == 1 else self.answer_tokens[:, column]
 
     def limit_of(self, row: int) -> int | None:
-        """Return the limit of a request's answer; None: it has none."""
+        """Return the limit of the answer to the request of this `row`, tokens; None: it has none."""
         return self.limits[row] if self.limits else self.max_tokens
 
     def take(self, start: int, stop: int) -> StationWorkload:
