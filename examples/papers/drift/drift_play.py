@@ -30,6 +30,7 @@ WINDOW: Final = 200  # requests in which the budget's rule keeps the budget
 TEMPLATE_TOKENS: Final = 7  # of a message and of the answer's header, in every prompt
 _POLICIES: Final = {"device": "wait_time", "server": "length_threshold"}
 _RATES: Final = Rates(1e-7, 1e-7)
+_NEVER_JOINS_S: Final = 1e6
 
 Side = Literal["device", "server"]
 
@@ -101,7 +102,9 @@ def play(
     device = Candidate(
         "device", "device", rates=_RATES, prefill_tps=1.0 / line.k_s_per_token, overhead_s=line.c_s
     )
-    server = Candidate("server", "any", rates=_RATES)
+    # So slow, it joins no device that reads slowly (`slow_reader`): that rule goes by the server's times, and what is
+    # known of these is what the planners differ in.
+    server = Candidate("server", "any", rates=_RATES, overhead_s=_NEVER_JOINS_S)
     lengths = Lengths.from_samples(tokens)
     knowledge = knowledge_of(planner, times, WARM)
     by_forecast: ForecastPolicy | None = None
