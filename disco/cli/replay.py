@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,10 +16,9 @@ from disco.cli.console import Screen
 from disco.cli.option_types import asked_one_by_one, parse_budgets, parse_policies
 from disco.cli.output_files import check_output, require_plotly, write
 from disco.cli.replay_options import add_replay, fill_defaults, option
-from disco.cli.scenario_options import auto_policy, described, left_out, read, situation_of
+from disco.cli.scenario_options import auto_policy, described, left_out, made_up, read, situation_of
 from disco.dispatch import available_presets, load_preset
 from disco.errors import ConfigurationError
-from disco.profiles import LengthsProfile, load_lengths
 from disco.replay.metrics.over_seeds import Cell
 from disco.replay.report import Report, findings, terminal_tables, to_html, to_json
 from disco.replay.report.advice import advice, came_to, too_little
@@ -29,16 +28,14 @@ from disco.replay.sweeps.sweep import BUDGETLESS, EvaluatorName, Swept, is_budge
 from disco.replay.vector.arm_delays import ORACLE, RECORDED
 from disco.replay.workload.from_recording import is_recording, without_drafts
 from disco.replay.workload.scenario import Arm, Scenario
-from disco.replay.workload.synthetic import Arrivals, synthetic_trace
 from disco.replay.workload.trace import Trace
 from disco.replay.workload.trace_survey import Survey, survey
 
-__all__ = ["add", "run_replay"]
+__all__ = ["FILE", "SYNTHETIC", "add", "check_applies", "run_replay"]
 
 BUDGETS = "0.1:0.9:0.1"
 EVENT_BUDGETS = "0.5"
 DEFAULT_PACE = 4.8  # people read 4 to 5 tokens/s
-LENGTHS = "lengths-azure-conv-2023"
 # From this number of requests × arms × seeds × scenarios on, processes save more time than their start takes.
 WORTH_PROCESSES = {"vectorised": 20_000_000, "events": 2_000}
 SYNTHETIC, FILE, CHUNKS = "synthetic", "file", "chunks"
@@ -133,9 +130,7 @@ Replayed = tuple[Report, Sequence[str]]  # with what to do, in sentences; none b
 def _replay(screen: Screen, arguments: argparse.Namespace) -> Replayed:
     source: Trace | partial[Trace]
     if arguments.trace == SYNTHETIC:
-        lengths = load_lengths(arguments.lengths or LENGTHS)
-        source = partial(_made_up, arguments.requests, arguments.arrivals, arguments.mean_interval, lengths)
-        notes = [f"{described(source(0))} Lengths: {lengths.name}."]
+        source, notes = made_up(arguments)
         task, requests = _task(arguments, None), arguments.requests
     else:
         _task(arguments, None)  # reports mistakes in the options before minutes of reading
@@ -239,14 +234,6 @@ def _report(arguments: argparse.Namespace, notes: Sequence[str], swept: Swept) -
     return Report(title=title, notes=tuple(notes), cells=tuple(swept.cells), example=swept.example)
 
 
-def _made_up(
-    requests: int, arrivals: Arrivals, mean_interval_s: float, lengths: LengthsProfile, seed: int
-) -> Trace:
-    return synthetic_trace(
-        requests=requests, seed=seed, prompts=lengths, arrivals=arrivals, mean_interval_s=mean_interval_s
-    )
-
-
 def _task(arguments: argparse.Namespace, workload: Trace | Survey | None) -> _Task:
     """Return the task that the options describe.
 
@@ -331,6 +318,19 @@ def _kind(arguments: argparse.Namespace) -> str:
     return FILE if arguments.chunk_rows is None else CHUNKS
 
 
+def check_applies(arguments: argparse.Namespace, kind: str, kinds: Collection[str] = tuple(KINDS)) -> None:
+    """Check that the options apply to this kind of replay; `kinds` are those that the command has.
+
+    Raises:
+        ConfigurationError: one does not.
+    """
+    for name, mine in APPLIES.items():
+        if getattr(arguments, name, None) is not None and kind not in mine:
+            *others, last = (KINDS[each] for each in mine if each in kinds)
+            places = f"{', '.join(others)} and {last}" if others else last
+            raise ConfigurationError(f"{option(name)} does not apply to {KINDS[kind]}; it is for {places}")
+
+
 def _check(arguments: argparse.Namespace) -> None:
     """Check the options before hours of work.
 
@@ -338,12 +338,7 @@ def _check(arguments: argparse.Namespace) -> None:
         ConfigurationError: an option does not apply, a number is out of range, or an output file cannot be
             written.
     """
-    kind = _kind(arguments)
-    for name, kinds in APPLIES.items():
-        if getattr(arguments, name) is not None and kind not in kinds:
-            *others, last = (KINDS[each] for each in kinds)
-            places = f"{', '.join(others)} and {last}" if others else last
-            raise ConfigurationError(f"{option(name)} does not apply to {KINDS[kind]}; it is for {places}")
+    check_applies(arguments, _kind(arguments))
     for name in ONLY_WITH_EVENTS:
         if getattr(arguments, name) is not None and not _asks_for_events(arguments):
             raise ConfigurationError(f"{option(name)} needs --events: it has no effect without it")

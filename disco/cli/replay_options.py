@@ -116,19 +116,7 @@ def add_replay(parser: argparse.ArgumentParser) -> None:
         help="run each arm with the device drafting for the server, too, beside the run without; FILE has the times of "
         "drafter, network and server (docs/how-to/replay.md); implies --events",
     )
-    synthetic = parser.add_argument_group("synthetic requests")
-    synthetic.add_argument("--requests", type=int, metavar="N", help="number of requests (default: 10000)")
-    synthetic.add_argument(
-        "--arrivals", help="arrival process: `poisson`, `gamma` or `per-client` (default: poisson)"
-    )
-    synthetic.add_argument(
-        "--mean-interval", type=float, metavar="S", help="mean seconds between arrivals (default: 30)"
-    )
-    synthetic.add_argument(
-        "--lengths",
-        metavar="FILE",
-        help="prompt lengths to use instead of the shipped ones",
-    )
+    _add_synthetic(parser)
     verdicts = parser.add_argument_group("recorded verdicts of a cascade")
     verdicts.add_argument(
         "--verdicts",
@@ -165,8 +153,11 @@ def add_tune(parser: argparse.ArgumentParser) -> None:
         "Searches policy, budget, tail, exchange rate and pace on a trace, verifies the best few with "
         "the real session, and writes a preset that AsyncDisco(preset=FILE) loads."
     )
-    parser.add_argument("trace", metavar="TRACE", help="a file, as for `disco replay`")
+    parser.add_argument(
+        "trace", metavar="TRACE", help="a file, as for `disco replay`; `synthetic` for generated requests"
+    )
     _add_situation(parser)
+    _add_synthetic(parser)
     parser.add_argument(
         "--objective", choices=OBJECTIVES, default="p99-ttft", help="what to optimise (default: p99-ttft)"
     )
@@ -187,6 +178,22 @@ def add_tune(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--out", metavar="FILE", help="the file to write the preset to, a new one (default: tuned.toml)"
+    )
+
+
+def _add_synthetic(parser: argparse.ArgumentParser) -> None:
+    synthetic = parser.add_argument_group("synthetic requests")
+    synthetic.add_argument("--requests", type=int, metavar="N", help="number of requests (default: 10000)")
+    synthetic.add_argument(
+        "--arrivals", help="arrival process: `poisson`, `gamma` or `per-client` (default: poisson)"
+    )
+    synthetic.add_argument(
+        "--mean-interval", type=float, metavar="S", help="mean seconds between arrivals (default: 30)"
+    )
+    synthetic.add_argument(
+        "--lengths",
+        metavar="FILE",
+        help="prompt lengths to use instead of the shipped ones",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,14 @@ from disco.cli.option_types import parse_exchange_rate, parse_price
 from disco.cli.replay_options import DEFAULT_EXCHANGE_RATE
 from disco.dispatch.policies.policy_registry import AUTO
 from disco.errors import ConfigurationError
-from disco.profiles import available_profiles, load_device, load_server, user_profile_dir
+from disco.profiles import (
+    LengthsProfile,
+    available_profiles,
+    load_device,
+    load_lengths,
+    load_server,
+    user_profile_dir,
+)
 from disco.replay.formats import Skipped, read_trace
 from disco.replay.report.advice import ENOUGH_STARTS
 from disco.replay.workload.from_recording import (
@@ -28,6 +36,7 @@ from disco.replay.workload.from_recording import (
     with_recorded_price,
 )
 from disco.replay.workload.scenario import Scenario, scenario_for
+from disco.replay.workload.synthetic import Arrivals, synthetic_trace
 from disco.replay.workload.trace import Trace
 from disco.replay.workload.trace_survey import Survey
 
@@ -37,6 +46,7 @@ __all__ = [
     "described",
     "device_or_default",
     "left_out",
+    "made_up",
     "read",
     "server_or_default",
     "situation_of",
@@ -44,6 +54,7 @@ __all__ = [
 
 SHIPPED_DEVICE = "xiaomi14-qwen1.5-0.5b"
 SHIPPED_SERVER = "gpt-4o-mini-2024"
+SHIPPED_LENGTHS = "lengths-azure-conv-2023"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +172,7 @@ def read(screen: Screen, arguments: argparse.Namespace) -> tuple[Trace, list[str
     """Read the trace file; return the trace and notes about it."""
     path = Path(arguments.trace)
     if not path.exists() and not path.suffix:
-        raise ConfigurationError(
-            f"there is no trace file {path}. A trace is a file; for `disco replay` also `synthetic`"
-        )
+        raise ConfigurationError(f"there is no trace file {path}. A trace is a file, or `synthetic`")
     with screen.step(f"Reading {path.name}"):
         trace, skipped = read_trace(path, format=arguments.format, skip_invalid=bool(arguments.skip_invalid))
     return trace, [described(trace), *left_out(skipped)]
@@ -172,6 +181,21 @@ def read(screen: Screen, arguments: argparse.Namespace) -> tuple[Trace, list[str
 def left_out(skipped: Skipped) -> list[str]:
     """Return a line for each reason for which rows were left out."""
     return [f"Left out: {told}" for told in skipped.named()]
+
+
+def made_up(arguments: argparse.Namespace) -> tuple[partial[Trace], list[str]]:
+    """Return a function of a seed that makes the `synthetic` requests, and notes about them."""
+    lengths = load_lengths(arguments.lengths or SHIPPED_LENGTHS)
+    trace = partial(_made_up, arguments.requests, arguments.arrivals, arguments.mean_interval, lengths)
+    return trace, [f"{described(trace(0))} Lengths: {lengths.name}."]
+
+
+def _made_up(
+    requests: int, arrivals: Arrivals, mean_interval_s: float, lengths: LengthsProfile, seed: int
+) -> Trace:
+    return synthetic_trace(
+        requests=requests, seed=seed, prompts=lengths, arrivals=arrivals, mean_interval_s=mean_interval_s
+    )
 
 
 def described(workload: Trace | Survey) -> str:

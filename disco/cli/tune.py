@@ -10,8 +10,9 @@ from disco import amounts
 from disco.amounts import money, plural
 from disco.cli.console import Screen
 from disco.cli.output_files import check_output
+from disco.cli.replay import FILE, SYNTHETIC, check_applies
 from disco.cli.replay_options import add_tune, fill_defaults
-from disco.cli.scenario_options import read, situation_of
+from disco.cli.scenario_options import made_up, read, situation_of
 from disco.errors import ConfigurationError
 from disco.replay.report.advice import Came, advice, came_table, measured, too_little
 from disco.replay.sweeps.executors import open_executor
@@ -32,14 +33,19 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run_tune(screen: Screen, arguments: argparse.Namespace) -> int:
     """Search, show the trade-off and write the preset; return the exit status."""
+    check_applies(arguments, SYNTHETIC if arguments.trace == SYNTHETIC else FILE, (FILE, SYNTHETIC))
     fill_defaults(arguments)
     max_cost = None if arguments.max_cost is None else parse_max_cost(arguments.max_cost)
     out = _unused(Path(DEFAULT_OUT)) if arguments.out is None else Path(arguments.out)
     TuningObjective(arguments.objective, max_cost, arguments.max_p99)
     _check(arguments, out)
-    situation_of(arguments, None)  # reports mistakes before minutes of reading
-    trace, notes = read(screen, arguments)
-    situation = situation_of(arguments, trace)
+    situation = situation_of(arguments, None)  # reports mistakes before minutes of reading
+    if arguments.trace == SYNTHETIC:
+        made, notes = made_up(arguments)
+        trace = made(0)
+    else:
+        trace, notes = read(screen, arguments)
+        situation = situation_of(arguments, trace)
     (scenario,) = situation.scenarios
     for note in [*notes, *situation.notes]:
         screen.line(note, style="dim")

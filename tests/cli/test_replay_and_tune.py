@@ -173,6 +173,23 @@ def test_the_preset_loads_with_a_sentence_true_to_the_table_and_what_cannot_be_h
     assert not out.exists()
 
 
+def test_drawn_requests_are_tuned_on_like_the_same_ones_in_a_file(tmp_path, capsys):
+    drawn, path = ["--requests", "120", "--mean-interval", "5"], str(tmp_path / "synthetic.csv")
+    shipped = load_lengths("lengths-azure-conv-2023")
+    write_trace(synthetic_trace(requests=120, seed=0, prompts=shipped, mean_interval_s=5.0), path)
+    options = ["--max-tokens=16", "--jobs=1", "--verify-requests=10", "--out"]
+    said = []
+    for trace, more in (("synthetic", drawn), (path, [])):
+        out = tmp_path / f"{len(said)}.toml"
+        assert main(["tune", trace, *more, *options, str(out)]) == 0
+        told = capsys.readouterr().out
+        said.append(
+            (out.read_text(encoding="utf-8"), told[told.index("The best of") : told.index("Preset:")])
+        )
+        assert ("Lengths: lengths-azure-conv-2023." in " ".join(told.split())) == bool(more)
+    assert said[0] == said[1]
+
+
 # ---------------------------------------------------------------------- mistakes
 
 MISTAKES = [
@@ -211,6 +228,7 @@ MISTAKES = [
 
 
 MISTAKES_OF_TUNE = [
+    ("--requests 3", "--requests does not apply to a trace file; it is for `synthetic` requests"),
     ("--out mine", ".toml"),
     ("--out no/folder/mine.toml", "there is no folder"),
     ("--max-cost cheap", "a cost limit is"),
@@ -234,11 +252,19 @@ def refused(capsys, *arguments: str) -> str:
     ("arguments", "message"),
     [
         *((f"replay TRACE {options}", message) for options, message in MISTAKES),
-        ("replay nowhere", "for `disco replay` also `synthetic`"),
+        *((f"{command} nowhere", "A trace is a file, or `synthetic`") for command in ("replay", "tune")),
         ("replay nowhere.csv", "nowhere.csv"),
         ("replay synthetic --arrivals gama", "Did you mean 'gamma'"),
         ("replay synthetic --requests 0", "requests must be at least 1"),
-        ("replay synthetic --skip-invalid", "--skip-invalid does not apply to `synthetic` requests"),
+        *(
+            (f"{command} synthetic --skip-invalid", "--skip-invalid does not apply to `synthetic` requests")
+            for command in ("replay", "tune")
+        ),
+        (
+            "tune synthetic --format auto",
+            "--format does not apply to `synthetic` requests; it is for a trace file\n",
+        ),
+        ("tune synthetic --requests 0", "requests must be at least 1"),
         ("chat --model m", "--model names the server's model, but without OPENAI_API_KEY there is no server"),
         ("serve --local none --isolation process", "--isolation is for a local model"),
         ("serve --local none --runtime prebuilt", "--runtime is for a local model"),

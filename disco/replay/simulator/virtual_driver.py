@@ -16,7 +16,6 @@ from typing import Any, Protocol
 from disco.endpoints.simulation.simulated_script import Scripted
 from disco.events import Delta, Ended, Parked, Progress, Started, Usage
 from disco.replay.simulator.device_queue import SharedDevice
-from disco.replay.simulator.paced_flow import KnownPackets, flow, flows, take_stretch
 from disco.replay.simulator.played_attempt import Playing
 from disco.session.effects import (
     CancelAttempt,
@@ -173,22 +172,8 @@ class Player:
                     return now
             if heap and heap[0][0] < until:
                 until = heap[0][0]
-            state = session.attempts[number]
-            if self.out is None and type(playing.events) is KnownPackets:
-                taken = take_stretch(session, state, playing.events, started_at, until)
-                if taken:
-                    playing.written += taken
-                    now = max(now, state.last_at)
-                at, event = next(playing.events)
-                at += started_at
-            elif flows(session, state):
-                before = state.tokens
-                at, event = flow(session, state, playing.events, started_at, until, self.out)
-                playing.written += state.tokens - before
-                now = max(now, state.last_at)
-            else:
-                at, event = next(playing.events)
-                at += started_at
+            at, event = next(playing.events)
+            at += started_at
             if at > session.wake_at or at >= until or type(event) is not list or playing.parked:
                 if at < math.inf:
                     self.push(playing, at, event)

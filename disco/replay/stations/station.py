@@ -17,7 +17,7 @@ from disco.replay.pairs.simulated_pair import Pair
 from disco.replay.pairs.simulated_split import Split
 from disco.replay.simulator.device_queue import SharedDevice
 
-__all__ = ["DEFAULT_TPS", "PLANNED_QUANTILE", "Station", "check_stations", "key_of"]
+__all__ = ["DEFAULT_TPS", "PLANNED_QUANTILE", "Station", "Timing", "check_stations", "key_of"]
 
 DEFAULT_TPS = 50.0  # tokens/s, if a server's profile has no decode rate
 PLANNED_QUANTILE = 0.9  # of a drawn TTFT: plan it slow, because a migration that is late is abandoned
