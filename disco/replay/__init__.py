@@ -19,12 +19,20 @@ from disco.replay.metrics.intervals import (
 )
 from disco.replay.metrics.outcome import Outcome, Reading
 from disco.replay.metrics.over_seeds import Cell, Summary, figures_of, summarise
+from disco.replay.pairs.draft_trace import DraftedRequest, read_drafts, write_drafts
 from disco.replay.report import Report, to_html, to_json
 from disco.replay.report.claim import Claim, claim_table
 from disco.replay.report.table import Table
 from disco.replay.simulator.event_evaluator import simulate
 from disco.replay.sweeps.chunked_sweep import sweep_chunks
-from disco.replay.sweeps.executors import open_executor
+from disco.replay.sweeps.executors import (
+    Progress,
+    available_cores,
+    open_executor,
+    run_all,
+    share,
+    shared_value,
+)
 from disco.replay.sweeps.sweep import Swept, run_sweep
 from disco.replay.vector.evaluator import evaluate
 from disco.replay.workload.from_recording import is_recording, scenario_of_routes
@@ -36,9 +44,11 @@ __all__ = [
     "Arm",
     "Cell",
     "Claim",
+    "DraftedRequest",
     "Figure",
     "Gaps",
     "Outcome",
+    "Progress",
     "Reading",
     "Report",
     "Scenario",
@@ -49,6 +59,7 @@ __all__ = [
     "Trace",
     "Workload",
     "alpaca_like",
+    "available_cores",
     "bootstrap_mean",
     "claim_table",
     "evaluate",
@@ -62,12 +73,16 @@ __all__ = [
     "paired_difference",
     "percentile_interval",
     "read_chunks",
+    "read_drafts",
     "read_trace",
     "resampled_means",
     "resolve",
+    "run_all",
     "run_sweep",
     "scenario_for",
     "scenario_of_routes",
+    "share",
+    "shared_value",
     "simulate",
     "sum_by_group",
     "summarise",
@@ -76,5 +91,6 @@ __all__ = [
     "to_html",
     "to_json",
     "wilson",
+    "write_drafts",
     "write_trace",
 ]

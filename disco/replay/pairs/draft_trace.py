@@ -4,8 +4,9 @@
 
 `acceptance_seq` has one entry for each token of the answer: whether the drafter, given the true tokens before it,
 would have drafted it. So it does not depend on any window. (A list recorded in rounds of one window does: what is
-behind the first wrong token of a round was drafted behind a wrong token.) `python -m papers.fleet record` makes such traces. An
-optional sixth field, `confidence_seq`, has the drafter's top probability at each token, for windows that stop by it.
+behind the first wrong token of a round was drafted behind a wrong token.) An optional sixth field, `confidence_seq`,
+has the drafter's top probability at each token, for windows that stop by it. `python -m papers.fleet record` makes
+such traces.
 
 Source of the fields: the DSD paper, Table 1.
 """
@@ -22,14 +23,14 @@ from typing import Any, Final
 
 from disco.errors import ConfigurationError, nearest
 
-__all__ = ["FIELDS", "FleetRequest", "load_trace", "write_trace"]
+__all__ = ["FIELDS", "DraftedRequest", "read_drafts", "write_drafts"]
 
 FIELDS: Final = ("prompt_length", "output_length", "acceptance_seq", "arrival_time_ms", "drafter_id")
 _CONFIDENCE: Final = "confidence_seq"
 
 
 @dataclass(frozen=True)
-class FleetRequest:
+class DraftedRequest:
     """A request.
 
     Attributes:
@@ -62,7 +63,13 @@ class FleetRequest:
         return runs
 
     def drafted_until_unsure(self, place: int, most: int, stop_below: float) -> int:
-        """Return how many tokens are drafted from `place` on, up to and including the first with less confidence."""
+        """Return how many tokens are drafted, up to and including the first of which the drafter is not sure.
+
+        Args:
+            place: of the first drafted token in the answer, from 0.
+            most: tokens at most.
+            stop_below: the drafter's top probability below which it stops, 0 to 1.
+        """
         confidence = self.confidence
         for count in range(most):
             if confidence[(place + count) % len(confidence)] < stop_below:
@@ -70,8 +77,8 @@ class FleetRequest:
         return most
 
 
-def load_trace(path: str | PathLike[str]) -> list[FleetRequest]:
-    """Read a trace.
+def read_drafts(path: str | PathLike[str]) -> list[DraftedRequest]:
+    """Read the requests of the file at `path`.
 
     Raises:
         ConfigurationError: the file cannot be read, is empty, or a line is wrong; the message names line and field.
@@ -93,8 +100,8 @@ def load_trace(path: str | PathLike[str]) -> list[FleetRequest]:
     return requests
 
 
-def write_trace(path: str | PathLike[str], requests: Iterable[FleetRequest]) -> None:
-    """Write a trace; the file is replaced if it exists."""
+def write_drafts(path: str | PathLike[str], requests: Iterable[DraftedRequest]) -> None:
+    """Write `requests` to the file at `path`, which is replaced if it exists."""
     with Path(path).open("w", encoding="utf-8") as file:
         for request in requests:
             record = {
@@ -109,7 +116,7 @@ def write_trace(path: str | PathLike[str], requests: Iterable[FleetRequest]) -> 
             file.write(json.dumps(record, separators=(",", ":")) + "\n")
 
 
-def _request(record: Any) -> FleetRequest:
+def _request(record: Any) -> DraftedRequest:
     if not isinstance(record, dict):
         raise ValueError("a line must be an object with the fields " + ", ".join(FIELDS))
     for key in record:
@@ -124,7 +131,7 @@ def _request(record: Any) -> FleetRequest:
     arrival_ms = record.get("arrival_time_ms", 0.0)
     if not isinstance(arrival_ms, int | float) or not 0 <= arrival_ms < float("inf"):
         raise ValueError(f"arrival_time_ms must be a number from 0 on, not {arrival_ms!r}")
-    return FleetRequest(
+    return DraftedRequest(
         prompt_tokens=_whole(record, "prompt_length", 1),
         output_tokens=_whole(record, "output_length", 1),
         accepts=bytes(accepts),

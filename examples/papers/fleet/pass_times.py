@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from disco.endpoints.llamacpp.model.native import NativeModel
+from papers.local_model import LocalModel
 
 __all__ = ["PassTime", "answer_s", "pass_times"]
 
@@ -31,7 +31,7 @@ class PassTime(NamedTuple):
 
 
 def pass_times(
-    model: NativeModel,
+    model: LocalModel,
     points: Iterable[tuple[int, int, bool]],
     *,
     repeats: int,
@@ -64,7 +64,7 @@ def pass_times(
 
 
 def answer_s(
-    model: NativeModel, prompt: int, output: int, window: int, *, repeats: int
+    model: LocalModel, prompt: int, output: int, window: int, *, repeats: int
 ) -> tuple[float, float]:
     """Return the seconds of a prompt and of the tokens behind it, the shortest of each.
 
@@ -91,12 +91,12 @@ def answer_s(
     return min(prompts), min(outputs)
 
 
-def _clock(model: NativeModel) -> Callable[[], float]:
+def _clock(model: LocalModel) -> Callable[[], float]:
     """Return a clock: with one thread the processor's time of this process, which others' work hardly changes."""
     return time.process_time if model.threads == 1 else time.perf_counter
 
 
-def _fill(model: NativeModel, length: int) -> None:
+def _fill(model: LocalModel, length: int) -> None:
     """Make the cache hold the first tokens of the text of `_tokens`, as many as `length`."""
     kept = model.keep(min(length, model.length))
     while kept < length:
@@ -105,6 +105,6 @@ def _fill(model: NativeModel, length: int) -> None:
         kept += rows
 
 
-def _tokens(model: NativeModel, rows: int, place: int) -> Sequence[int]:
+def _tokens(model: LocalModel, rows: int, place: int) -> Sequence[int]:
     """Return tokens; which ones makes no difference to the time, but they are the same at the same place."""
     return [100 + (37 * (place + row)) % (model.vocabulary_tokens - 100) for row in range(rows)]

@@ -1,9 +1,8 @@
 """Reads a model's attention: how much the last tokens of a prompt look at each token before them.
 
 llama.cpp hands out intermediate results by a callback (`llama_context_params.cb_eval`). The weights are among them only
-without flash attention, so that this takes a context of its own. No endpoint uses it: on the texts of
-docs/concepts/refine.md the words of the question find the right sentences better.
-`python -m papers.measure refine --arms all` shows it for another model.
+without flash attention, so that this takes a context of its own. On the texts of docs/concepts/refine.md the words of
+the question find the right sentences better; `python -m papers.measure refine --arms all` shows it for another model.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from disco.endpoints.llamacpp.model.native import NativeModel
 from disco.errors import LocalModelError
+from papers.local_model import LocalModel
 
 __all__ = ["AttentionReader"]
 
@@ -44,8 +43,8 @@ class AttentionReader:
         LocalModelError: llama.cpp could not make the context.
     """
 
-    def __init__(self, model: NativeModel) -> None:
-        self._lib, other = model.handles
+    def __init__(self, model: LocalModel) -> None:
+        self._lib = model.lib
         ggml = importlib.import_module("llama_cpp._ggml").libggml
         self._name = ggml.ggml_get_name
         self._name.argtypes, self._name.restype = [ctypes.c_void_p], ctypes.c_char_p
@@ -64,7 +63,7 @@ class AttentionReader:
         # llama.cpp keeps only a pointer to the callback.
         self._callback = self._lib.ggml_backend_sched_eval_callback(self._on_node)
         params.cb_eval = self._callback
-        self._context: Any = self._lib.llama_init_from_model(self._lib.llama_get_model(other), params)
+        self._context: Any = self._lib.llama_init_from_model(model.model, params)
         if not self._context:
             raise LocalModelError("llama.cpp could not make a context without flash attention.")
 
