@@ -25,9 +25,15 @@ from disco.cli.shared_options import check_least
 from disco.errors import ConfigurationError
 from disco.replay.report.advice import Came, advice, came_table, measured, too_little
 from disco.replay.sweeps.executors import open_executor
-from disco.replay.tuning.objective import OBJECTIVES, Trial, TuningObjective, parse_max_cost
-from disco.replay.tuning.preset_file import write_preset
-from disco.replay.tuning.search import Tuned, tune
+from disco.replay.tuning import (
+    OBJECTIVES,
+    Trial,
+    Tuned,
+    TuningObjective,
+    parse_max_cost,
+    tune,
+    write_preset,
+)
 
 __all__ = ["add", "run_tune"]
 

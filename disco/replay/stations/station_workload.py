@@ -307,13 +307,9 @@ class _Column:
     seed: int
 
     def ttft_s(self) -> Floats:
-        known, tokens, split = (
-            self._times("ttft_s", self.known.ttft_s),
-            self.trace.prompt_tokens,
-            self.station.split,
-        )
-        if split is not None:
-            return _known_or(known, np.array([split.ttft_s(count) for count in tokens.tolist()]))
+        known, tokens = self._times("ttft_s", self.known.ttft_s), self.trace.prompt_tokens
+        if self.station.split is not None:
+            return _known_or(known, np.array([self.station.split.ttft_s(n) for n in tokens.tolist()]))
         return first_token_times(self.station.ttft, tokens, self._rng(_TTFT_STREAM), known)
 
     def tpot_s(self) -> Floats:

@@ -1,4 +1,4 @@
-"""Search for the policy, budget, α, λ and pace that serve an objective best on a trace.
+"""Tuning: search for the policy, budget, α, λ and pace that serve an objective best on a trace.
 
 Money is counted at the user's own exchange rate throughout: the server's bill, plus the device's energy at that
 rate. Another λ that is tried only decides which side counts as more expensive, and so where answers migrate. Unified
@@ -15,26 +15,266 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
+import textwrap
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, fields, replace
-from typing import Final
+from pathlib import Path
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 
+from disco.amounts import money
 from disco.cost import ExchangeRate, device_rates
+from disco.dispatch import Preset, load_preset
+from disco.dispatch.policies.plugged_policy import policy_spec
 from disco.dispatch.regime import regime
-from disco.errors import ConfigurationError
+from disco.errors import ConfigurationError, nearest
+from disco.profiles.profile_toml import dump_toml
 from disco.replay.metrics.over_seeds import Cell
 from disco.replay.sweeps.sweep import EvaluatorName, is_budgetless, sweep
-from disco.replay.tuning.objective import Objective, Trial, TuningObjective
-from disco.replay.tuning.preset_file import PresetChoice
 from disco.replay.vector.arm_delays import RECORDED
 from disco.replay.workload.from_recording import is_recording
 from disco.replay.workload.scenario import Arm, Scenario
 from disco.replay.workload.trace import Trace
 
-__all__ = ["Tuned", "tune"]
+__all__ = [
+    "OBJECTIVES",
+    "PresetChoice",
+    "Trial",
+    "Tuned",
+    "TuningObjective",
+    "parse_max_cost",
+    "tune",
+    "write_preset",
+]
+
+Objective = Literal["p99-ttft", "mean-ttft", "cost", "qoe"]
+OBJECTIVES: Final[tuple[Objective, ...]] = get_args(Objective)
+
+AS_GOOD: Final = 1.01  # within this factor of the best value, the second criterion decides
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One choice of settings and its figures per request.
+
+    Attributes:
+        choice: the settings.
+        ttft_mean_s, ttft_p50_s, ttft_p90_s, ttft_p99_s: s.
+        by_device: share of answers that the device began.
+        server_usd: the server's bill.
+        device_usd: the device's energy at the user's exchange rate.
+        least_usd: lower bound of the cost, reached if every answer moved to the cheaper side at once; the cost itself
+            if `verified`.
+        qoe, late_tokens: means per answer; None until `verified`.
+        requests: number of requests of the replay that gave the figures.
+        verified: the figures come from the event-accurate evaluator.
+    """
+
+    choice: PresetChoice
+    ttft_mean_s: float
+    ttft_p99_s: float
+    server_usd: float
+    device_usd: float
+    least_usd: float
+    qoe: float | None
+    late_tokens: float | None
+    requests: int
+    verified: bool
+    ttft_p50_s: float = math.nan
+    ttft_p90_s: float = math.nan
+    by_device: float = math.nan
+
+    @property
+    def cost_usd(self) -> float:
+        """Return the server's bill and the device's energy together, USD per request."""
+        return self.server_usd + self.device_usd
+
+
+@dataclass(frozen=True, slots=True)
+class TuningObjective:
+    """An objective and its limits.
+
+    Attributes:
+        objective: the figure to optimise.
+        max_cost: limit per request: USD, or "0.8x" of the cost of server_only; None: no limit.
+        max_p99_s: P99 of TTFT, s; None: no limit.
+
+    Raises:
+        ConfigurationError: unknown objective, or a limit that is not valid.
+    """
+
+    objective: Objective
+    max_cost: float | str | None = None
+    max_p99_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.objective not in OBJECTIVES:
+            known = nearest(self.objective, OBJECTIVES)
+            raise ConfigurationError(f"no objective is called {self.objective!r}. {known}")
+        if isinstance(self.max_cost, str):
+            parse_max_cost(self.max_cost)
+        if self.max_p99_s is not None and not self.max_p99_s > 0:
+            raise ConfigurationError(
+                f"max_p99_s is a limit of TTFT's P99 in seconds above 0, not {self.max_p99_s}"
+            )
+
+    def limit_usd(self, reference: Trial) -> float | None:
+        """Return what a request may cost, USD; None: no limit."""
+        limit = parse_max_cost(self.max_cost) if isinstance(self.max_cost, str) else self.max_cost
+        return float(limit.removesuffix("x")) * reference.cost_usd if isinstance(limit, str) else limit
+
+    def keeps(self, trial: Trial, reference: Trial, *, hoping: bool = False) -> bool:
+        """Return whether a trial keeps to the limits; `hoping`: whether it may once its answers migrate."""
+        limit = self.limit_usd(reference)
+        usd = trial.least_usd if hoping else trial.cost_usd
+        return (limit is None or usd <= limit) and (
+            self.max_p99_s is None or trial.ttft_p99_s <= self.max_p99_s
+        )
+
+    def value(self, trial: Trial) -> float:
+        """Return the value to minimise. Until QoE is known, mean TTFT stands for it: QoE mostly follows mean TTFT."""
+        match self.objective:
+            case "p99-ttft":
+                return trial.ttft_p99_s
+            case "cost":
+                return trial.cost_usd if trial.verified else trial.least_usd
+            case "qoe" if trial.verified:
+                return math.inf if trial.qoe is None else 1.0 - trial.qoe
+        return trial.ttft_mean_s
+
+    def ranked(self, trials: Sequence[Trial]) -> list[Trial]:
+        """Return the trials, the best first."""
+        ordered = sorted(trials, key=self.value)
+        if not ordered:
+            return []
+        best = self.value(ordered[0])
+        near = [t for t in ordered if self.value(t) <= best * AS_GOOD + 1e-12]
+        second = (lambda t: t.ttft_p99_s) if self.objective == "cost" else (lambda t: t.cost_usd)
+        return sorted(near, key=second) + ordered[len(near) :]
+
+    def out_of_reach(self, trials: Sequence[Trial], reference: Trial) -> str:
+        """Return a message: no trial keeps to the limits, and how close the cheapest and the fastest come."""
+        limit = self.limit_usd(reference)
+        wanted = []
+        if limit is not None:
+            wanted.append(
+                f"costs at most {_usd(limit)} per request ({limit / reference.cost_usd:.2f}x server_only)"
+                if reference.cost_usd
+                else f"costs at most {_usd(limit)} per request"
+            )
+        if self.max_p99_s is not None:
+            wanted.append(f"has a P99 of TTFT of at most {self.max_p99_s:g} s")
+        cheapest = min(trials, key=lambda t: t.cost_usd)
+        fastest = min(trials, key=lambda t: t.ttft_p99_s)
+        return (
+            f"no settings that were tried {' and '.join(wanted)}. The cheapest is {cheapest.choice.label} at "
+            f"{_usd(cheapest.cost_usd)} ({cheapest.cost_usd / max(reference.cost_usd, 1e-300):.2f}x) with a P99 of "
+            f"{cheapest.ttft_p99_s:.2f} s; the fastest is {fastest.choice.label} with a P99 of "
+            f"{fastest.ttft_p99_s:.2f} s at {_usd(fastest.cost_usd)}. Raise the limits, or try another device or server"
+        )
+
+
+def parse_max_cost(text: str) -> float | str:
+    """Parse a cost limit: "0.8x" (of the cost of server_only) stays a string, "0.0004" becomes USD per request.
+
+    Raises:
+        ConfigurationError: `text` is neither.
+    """
+    try:
+        value = float(text.removesuffix("x"))
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise ConfigurationError(
+            f'a cost limit is a multiple of the cost of server_only, such as "0.8x", or USD per request, not {text!r}'
+        )
+    return text if text.endswith("x") else value
+
+
+def _usd(usd: float) -> str:
+    return money(usd)
+
+
+@dataclass(frozen=True, slots=True)
+class PresetChoice:
+    """Settings that a preset holds.
+
+    Attributes:
+        arm: policy, budget, α and whether answers may move.
+        exchange_rate: λ, USD per 10⁶ FLOPs; decides which side is more expensive.
+        pace_tps: the reader's pace, tokens/s; None: text is passed on when it arrives.
+    """
+
+    arm: Arm
+    exchange_rate: float
+    pace_tps: float | None
+
+    @property
+    def label(self) -> str:
+        """The policy and its budget, for tables and messages."""
+        if is_budgetless(self.arm.policy):
+            return self.arm.policy
+        return f"{self.arm.policy} at budget {self.arm.budget:g}"
+
+    def values(self, *, summary: str = "") -> dict[str, dict[str, Any] | str]:
+        """Return the settings in the form that `load_preset` takes."""
+        policy, options = policy_spec(self.arm.policy)
+        dispatch: dict[str, Any] = {"policy": policy, **({"options": options} if options else {})}
+        if not is_budgetless(self.arm.policy):
+            # A trace is not precise enough for more digits; the tables print two.
+            dispatch |= {"budget": round(self.arm.budget, 4), "tail": round(self.arm.tail, 4)}
+        playback: dict[str, Any] = (
+            {"pace_tps": "off", "max_hold_s": 0.0}
+            if self.pace_tps is None
+            else {"pace_tps": self.pace_tps, "max_hold_s": 0.3}
+        )
+        return {
+            "summary": summary,
+            "dispatch": dispatch,
+            "cost": {"exchange_rate": self.exchange_rate},
+            "migration": {"enabled": self.arm.migrate, "order": self.arm.order},
+            "playback": playback,
+        }
+
+
+def write_preset(choice: PresetChoice, path: str | os.PathLike[str], *, summary: str, comment: str) -> Preset:
+    """Write a preset that `AsyncDisco(preset=Path(path))` loads.
+
+    Args:
+        choice: the settings.
+        path: a `.toml` file; an existing file is replaced.
+        summary: one line for listings.
+        comment: put at the top, wrapped.
+
+    Returns:
+        The preset that the file loads as.
+
+    Raises:
+        ConfigurationError: the path does not end in ".toml", or the file cannot be written.
+    """
+    target = Path(path)
+    if target.suffix != ".toml":
+        raise ConfigurationError(
+            f"the preset {target.name} must be a .toml file; write {target.name}.toml instead"
+        )
+    header = "\n".join("\n".join(textwrap.wrap(part, 98)) for part in comment.splitlines())
+    text = dump_toml(choice.values(summary=summary), comment=header)
+    draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        preset = load_preset(draft)
+        draft.replace(target)
+    except OSError as error:
+        raise ConfigurationError(
+            f"the preset {target} cannot be written: {error.strerror or error}; name a path that can be written"
+        ) from error
+    finally:
+        draft.unlink(missing_ok=True)
+    return preset.model_copy(update={"name": target.stem})
+
 
 BUDGETS: Final = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 TAILS: Final = (0.0, 0.02, 0.05, 0.1, 0.2)
