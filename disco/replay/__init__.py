@@ -3,6 +3,7 @@
 Functions that have the name of their module (`sweep`, `survey`, `tune`) are imported from that module.
 """
 
+from disco.endpoints.simulation.simulated_text import shared_prose
 from disco.replay.formats import Skipped, read_chunks, read_trace, write_trace
 from disco.replay.metrics.intervals import (
     Figure,
@@ -18,12 +19,12 @@ from disco.replay.metrics.intervals import (
     wilson,
 )
 from disco.replay.metrics.outcome import Outcome, Reading
-from disco.replay.metrics.over_seeds import Cell, Summary, figures_of, summarise
+from disco.replay.metrics.over_seeds import Cell, SeedFigures, Summary, figures_of, summarise
 from disco.replay.pairs.draft_trace import DraftedRequest, read_drafts, write_drafts
 from disco.replay.report import Report, to_html, to_json
 from disco.replay.report.claim import Claim, claim_table
 from disco.replay.report.table import Table
-from disco.replay.simulator.event_evaluator import simulate
+from disco.replay.simulator.event_evaluator import as_stations, simulate
 from disco.replay.sweeps.chunked_sweep import sweep_chunks
 from disco.replay.sweeps.executors import (
     Progress,
@@ -52,6 +53,7 @@ __all__ = [
     "Reading",
     "Report",
     "Scenario",
+    "SeedFigures",
     "Skipped",
     "Summary",
     "Swept",
@@ -59,6 +61,7 @@ __all__ = [
     "Trace",
     "Workload",
     "alpaca_like",
+    "as_stations",
     "available_cores",
     "bootstrap_mean",
     "claim_table",
@@ -82,6 +85,7 @@ __all__ = [
     "scenario_for",
     "scenario_of_routes",
     "share",
+    "shared_prose",
     "shared_value",
     "simulate",
     "sum_by_group",

@@ -6,12 +6,15 @@ import argparse
 import json
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
-from typing import Any
+from typing import Any, Final
 
 from disco.replay import Table, open_executor
 from papers.terminal import Screen, check_output, screen_beside, write
 
-__all__ = ["evaluate", "options", "print_tables"]
+__all__ = ["UNKNOWN", "evaluate", "options", "print_tables"]
+
+UNKNOWN: Final = "–"
+"""A cell without a figure."""
 
 
 def options(name: str, about: str, *, page: bool = True, processes: bool = True) -> argparse.ArgumentParser:

@@ -49,7 +49,7 @@ class ReadingFigures:
 
 @dataclass(frozen=True, slots=True)
 class SeedFigures:
-    """The fields of `over_seeds.Summary` for one seed: plain numbers that can be sent between processes.
+    """The figures of one seed, plain numbers that can be sent between processes; see `over_seeds.Summary`.
 
     Times are NaN where no request was answered.
     """

@@ -123,7 +123,7 @@ class Station:
         rank: int = 0,
         fault: Fault | None = None,
     ) -> Station:
-        """Return a model on one of the user's machines, from its profile; see the attributes.
+        """Return a model on one of the user's machines, from its `profile`; see `stations.Station` for the others.
 
         Raises:
             ConfigurationError: the model is to be unloaded, and the profile does not say how long loading takes.
@@ -160,7 +160,7 @@ class Station:
         rank: int = 0,
         fault: Fault | None = None,
     ) -> Station:
-        """Return a model behind an API, from its profile; see the attributes."""
+        """Return a model behind an API, from its `profile`; see `stations.Station` for the others."""
         return cls(
             name=name,
             reach=reach,
@@ -186,7 +186,7 @@ class Station:
         rank: int = 0,
         fault: Fault | None = None,
     ) -> Station:
-        """Return a model cut in two; see the attributes. What its drafts cost is in `split`.
+        """Return a model cut in two, with what its drafts cost, from `split`; see `stations.Station` for the others.
 
         Its place is "server", as live: states leave this machine, from which a prompt can be read back.
         """

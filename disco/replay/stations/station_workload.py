@@ -96,11 +96,11 @@ class StationWorkload:
         return int(self.arrival_s.size)
 
     def answers_of(self, column: int) -> Ints:
-        """Return the lengths of a station's answers; shape (n,)."""
+        """Return the lengths of the answers of the station in this `column`; shape (n,)."""
         return self.answer_tokens if self.answer_tokens.ndim == 1 else self.answer_tokens[:, column]
 
     def limit_of(self, row: int) -> int | None:
-        """Return the limit of a request's answer; None: it has none."""
+        """Return the limit of the answer to the request of this `row`, tokens; None: it has none."""
         return self.limits[row] if self.limits else self.max_tokens
 
     def take(self, start: int, stop: int) -> StationWorkload:

@@ -34,10 +34,10 @@ from papers.dsd.printed_values import (
     Configuration,
     printed,
 )
+from papers.evaluation import UNKNOWN
 
 __all__ = ["dsd_tables", "figure_tables", "table2"]
 
-_UNKNOWN: Final = "–"  # a cell without a figure
 _PARTS: Final = (("requests/s", 1), ("TTFT ms", 0), ("TPOT ms", 1))
 
 
@@ -110,7 +110,7 @@ def _figure5(result: DsdResult) -> Table:
             _compared(known[step], point.cell)
             if step in known
             else [
-                f"{_UNKNOWN}  {value:.{digits}f}"
+                f"{UNKNOWN}  {value:.{digits}f}"
                 for value, (_, digits) in zip(point.cell, _PARTS, strict=True)
             ]
         )

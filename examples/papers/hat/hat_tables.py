@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from disco.replay import Table, claim_table
+from papers.evaluation import UNKNOWN
 from papers.hat.bandwidth_bound import bound_ms, cells, mark
 from papers.hat.first_experiments import PROMPTS, batch_s, parts
 from papers.hat.hat_assumptions import ASSUMED
@@ -28,7 +29,6 @@ from papers.hat.hat_run import ARMS, OURS, RATES, REPLIES, HatPoint, HatResult
 
 __all__ = ["ablation_table", "hat_tables", "load_table"]
 
-_UNKNOWN: Final = "–"  # a cell without a figure
 _NO_RATE: Final = "Requests/s are not given: 6 (SpecBench) and the calibrated rate (CNN/DM)."
 
 
@@ -52,7 +52,7 @@ def hat_tables(result: HatResult) -> list[Table]:
 def _beside(paper: float | None, ours: float, digits: int = 0) -> str:
     """Return both and the deviation, or ours alone."""
     if paper is None:
-        return f"{_UNKNOWN}  {ours:.{digits}f}"
+        return f"{UNKNOWN}  {ours:.{digits}f}"
     return f"{paper:.{digits}f}  {ours:.{digits}f} ({100 * (ours / paper - 1):+.0f} %)"
 
 
@@ -93,7 +93,7 @@ def _first() -> Table:
         rows.append(
             (
                 f"TTFT of {prompt:,} tokens: device + cloud + links, s",
-                printed.get(prompt, _UNKNOWN),
+                printed.get(prompt, UNKNOWN),
                 f"{whole:.2f} = {found.device:.2f} + {found.cloud:.2f} + {moving:.2f}",
             )
         )
@@ -183,7 +183,7 @@ def _gpu(result: HatResult) -> Table:
                 (
                     dataset,
                     arm,
-                    f"{paper[0]:.1f} ± {paper[1]:.1f}" if paper else _UNKNOWN,
+                    f"{paper[0]:.1f} ± {paper[1]:.1f}" if paper else UNKNOWN,
                     f"{point.gpu_ms:.1f} ± {point.gpu_sd_ms:.1f}",
                 )
             )
@@ -308,4 +308,4 @@ def ablation_table(result: HatResult, dataset: str) -> Table:
 
 
 def _drafts(point: HatPoint) -> str:
-    return f"{point.drafted:.1f}, {100 * point.hits:.0f} %" if point.drafted else _UNKNOWN
+    return f"{point.drafted:.1f}, {100 * point.hits:.0f} %" if point.drafted else UNKNOWN

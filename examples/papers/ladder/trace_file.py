@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from disco.errors import ConfigurationError
-from disco.replay.formats.sources.text_files import existing_file, lines, open_text, readable
+from papers.text_files import open_text
 
 __all__ = ["check_columns", "read_trace", "write_trace"]
 
@@ -60,15 +60,14 @@ def read_trace(
     Raises:
         ConfigurationError: there is no such file, or it is not such a trace; the message names the line.
     """
-    file = existing_file(path)
     at = [0]
 
     def counted(source: IO[str]) -> Iterator[str]:
-        for line in lines(source, file):
+        for line in source:
             at[0] += 1
             yield line
 
-    with readable(file, lambda: at[0]), open_text(file) as source:
+    with open_text(path) as source:
         try:
             given = counted(source)
             header = json.loads(next(given, "null"))
@@ -79,7 +78,7 @@ def read_trace(
             if isinstance(broken, (ConfigurationError, UnicodeDecodeError)):
                 raise
             raise ConfigurationError(
-                f"{file}, line {at[0]}: this is no trace of {what} ({_reason(broken)}). Make one with `{command}`."
+                f"{path}, line {at[0]}: this is no trace of {what} ({_reason(broken)}). Make one with `{command}`."
             ) from broken
 
 
