@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from disco.cli.console import Screen
-from disco.cli.option_types import parse_budgets
-from disco.cli.output_files import write
+from disco.cli.output_files import check_output, screen_beside, write
+from disco.cli.replay.policies import parse_shares
+from disco.cli.shared_options import add_figures, add_recording
 from disco.errors import ConfigurationError
 from disco.replay.verdicts import (
     ReplayedHistory,
@@ -19,18 +20,50 @@ from disco.replay.verdicts import (
     shares_by_rule,
 )
 
-__all__ = ["replay_recorded_verdicts"]
+__all__ = ["add_histories", "add_of_verdicts", "replay_recorded_verdicts"]
 
 BETAS = "0.1:0.6:0.1"
+
+
+def add_of_verdicts(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `disco replay FILE --verdicts`."""
+    add_recording(parser)
+    parser.add_argument(
+        "--verdicts",
+        action="store_true",
+        required=True,
+        help="give the recorded verdicts again, and compare them with the recorded ones",
+    )
+    parser.add_argument(
+        "--beta",
+        default=BETAS,
+        metavar="B",
+        help="shares to hand up that the recorded scores are judged by as well: 0.5, 0.1,0.3 or 0.1:0.6:0.1 "
+        "(default: %(default)s)",
+    )
+    add_histories(parser)
+    add_figures(parser)
+    parser.set_defaults(run=replay_recorded_verdicts)
+
+
+def add_histories(parser: argparse.ArgumentParser) -> None:
+    """Add the scores that a judge knew before the recording."""
+    parser.add_argument(
+        "--histories",
+        metavar="FILE",
+        help="the histories of scores as they were before the recording (default: empty ones)",
+    )
 
 
 def replay_recorded_verdicts(screen: Screen, arguments: argparse.Namespace) -> int:
     """Give the verdicts of a recording again, and print what other betas would have done; return the exit status.
 
     Raises:
-        ConfigurationError: the file has no verdicts, or is no recording.
+        ConfigurationError: the file has no verdicts, is no recording, or an option is wrong.
     """
-    betas = parse_budgets(arguments.beta or BETAS, "beta")
+    check_output(arguments, json=arguments.json)
+    screen = screen_beside(screen, arguments.json)
+    betas = parse_shares(arguments.beta, "beta")
     if not all(0.0 < beta < 1.0 for beta in betas):
         raise ConfigurationError(
             "--beta is the share of answers to hand up, between 0 and 1, without 0 and 1"

@@ -1,4 +1,7 @@
-"""The options that `disco replay` and `disco tune` share: a trace, and the endpoints and prices to replay it on."""
+"""What `disco replay` and `disco tune` work on: requests out of a file or drawn, and endpoints with their prices.
+
+Here are the options that say so, and what is made of them.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from disco.cli.console import Screen
-from disco.cli.option_types import parse_exchange_rate, parse_price
-from disco.cli.replay_options import DEFAULT_EXCHANGE_RATE
+from disco.cli.shared_options import add_price, check_least, parse_price
+from disco.cost import PAPER_DEVICE_CONSTRAINED, PAPER_SERVER_CONSTRAINED, ExchangeRate
 from disco.dispatch.policies.policy_registry import AUTO
 from disco.errors import ConfigurationError
 from disco.profiles import (
@@ -41,20 +44,133 @@ from disco.replay.workload.trace import Trace
 from disco.replay.workload.trace_survey import Survey
 
 __all__ = [
+    "DEFAULT_EXCHANGE_RATE",
+    "SYNTHETIC",
     "ScenarioOptions",
+    "add_endpoints",
+    "add_file",
+    "add_max_tokens",
+    "add_processes",
+    "add_synthetic",
     "auto_policy",
     "described",
-    "device_or_default",
     "left_out",
     "made_up",
+    "parse_exchange_rate",
     "read",
-    "server_or_default",
     "situation_of",
 ]
 
+SYNTHETIC: Final = "synthetic"  # in place of a file
 SHIPPED_DEVICE = "xiaomi14-qwen1.5-0.5b"
 SHIPPED_SERVER = "gpt-4o-mini-2024"
+_DEFAULT_SERVER = f"Server: the shipped profile {SHIPPED_SERVER}; name others with --server."
 SHIPPED_LENGTHS = "lengths-azure-conv-2023"
+DEFAULT_EXCHANGE_RATE: Final = (
+    "4e-12"  # USD per 10⁶ FLOPs: a laptop on mains power, as in the preset "balanced"
+)
+NAMED_RATES: Final = {
+    "device-constrained": PAPER_DEVICE_CONSTRAINED,
+    "server-constrained": PAPER_SERVER_CONSTRAINED,
+}
+
+
+def add_file(parser: argparse.ArgumentParser) -> None:
+    """Add a trace file, and how it is read."""
+    parser.add_argument("trace", metavar="FILE", help="the trace: CSV, JSON lines or Parquet")
+    trace = parser.add_argument_group("the file")
+    trace.add_argument("--format", default="auto", metavar="F", help="its format (default: by its columns)")
+    trace.add_argument(
+        "--skip-invalid",
+        action="store_true",
+        help="skip unusable rows, and report how many and why (of route records they always are, but for those of a "
+        "newer disco)",
+    )
+
+
+def add_synthetic(parser: argparse.ArgumentParser) -> None:
+    """Add what is drawn in place of a file."""
+    parser.set_defaults(trace=SYNTHETIC)
+    synthetic = parser.add_argument_group("the requests")
+    synthetic.add_argument(
+        "--requests", type=int, default=10_000, metavar="N", help="how many (default: %(default)s)"
+    )
+    synthetic.add_argument(
+        "--arrivals",
+        default="poisson",
+        help="arrival process: `poisson`, `gamma` or `per-client` (default: %(default)s)",
+    )
+    synthetic.add_argument(
+        "--mean-interval",
+        type=float,
+        default=30.0,
+        metavar="S",
+        help="mean seconds between arrivals (default: 30)",
+    )
+    synthetic.add_argument(
+        "--lengths", metavar="FILE", help="prompt lengths to use instead of the shipped ones"
+    )
+
+
+def add_endpoints(parser: argparse.ArgumentParser) -> None:
+    """Add a device and a server, and what they cost."""
+    where = parser.add_argument_group("the endpoints")
+    where.add_argument(
+        "--device",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="device profile, by name or path; may be given several times (default: the one that `disco profile` "
+        "measured last, else a shipped one)",
+    )
+    where.add_argument(
+        "--server",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="server profile, as --device (default: a shipped one)",
+    )
+    add_price(where, default="the profile's")
+    where.add_argument(
+        "--exchange-rate",
+        metavar="X",
+        help="value of the device's work: USD per 10^6 FLOPs, or `device-constrained` or "
+        "`server-constrained` for the paper's two (default: that of a recording, else "
+        f"{DEFAULT_EXCHANGE_RATE}, a laptop on mains power)",
+    )
+    add_max_tokens(where)
+
+
+def add_max_tokens(parser: argparse._ActionsContainer) -> None:
+    """Add a limit of every answer."""
+    parser.add_argument(
+        "--max-tokens", type=int, metavar="N", help="limit of every answer, tokens (default: none)"
+    )
+
+
+def add_processes(parser: argparse.ArgumentParser) -> None:
+    """Add what computes."""
+    processes = parser.add_argument_group("processes")
+    processes.add_argument(
+        "--jobs", type=int, metavar="N", help="processes (default: one, or one per core if that saves time)"
+    )
+    processes.add_argument("--scheduler", metavar="ADDRESS", help="use the workers of this Dask scheduler")
+
+
+def parse_exchange_rate(text: str) -> ExchangeRate:
+    """Parse an exchange rate: USD per 10⁶ FLOPs, or the name of one of the paper's two rates.
+
+    Raises:
+        ConfigurationError: the text is neither a number, 0 or more, nor a known name.
+    """
+    if text in NAMED_RATES:
+        return NAMED_RATES[text]
+    try:
+        return ExchangeRate(usd_per_mflop=float(text))
+    except ValueError as error:
+        raise ConfigurationError(
+            f"an exchange rate is USD per 10^6 FLOPs, 0 or more, or {' or '.join(NAMED_RATES)}, not {text!r}"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +201,7 @@ def situation_of(
     A recording contains the endpoints it was made on. A profile in the options replaces one of them.
 
     Args:
-        arguments: parsed by `options`.
+        arguments: those of `add_endpoints`.
         workload: the trace, or its survey; None if requests are made from the profiles.
         pace_tps: the reader's pace in tokens/s; None: no pace.
 
@@ -94,21 +210,19 @@ def situation_of(
     """
     exchange_rate = parse_exchange_rate(arguments.exchange_rate or DEFAULT_EXCHANGE_RATE)
     price = None if arguments.price is None else parse_price(arguments.price)
-    if arguments.max_tokens is not None and arguments.max_tokens < 1:
-        raise ConfigurationError(f"--max-tokens must be at least 1, not {arguments.max_tokens}")
+    check_least(arguments, max_tokens=1)
     if isinstance(workload, Trace) and is_recording(workload) and not _redescribed(arguments):
         return _as_recorded(arguments, workload)
     notes = []
-    devices: Sequence[str | Path] = arguments.device or []
+    devices: Sequence[str | Path] = arguments.device
     if not devices:
-        device, how = device_or_default(None)
+        device, how = _default_device()
         devices = [device]
         notes.append(how)
-    servers = arguments.server or []
+    servers = arguments.server
     if not servers:
-        server, how = server_or_default(None)
-        servers = [server]
-        notes.append(how)
+        servers = [SHIPPED_SERVER]
+        notes.append(_DEFAULT_SERVER)
     if workload is not None:
         notes.append(_where_ttft_comes_from(workload))
     scenarios = [
@@ -131,7 +245,7 @@ def situation_of(
 
 def _redescribed(arguments: argparse.Namespace) -> bool:
     """Return whether the options describe both endpoints or their costs, so that the recorded ones are not used."""
-    devices, servers = arguments.device or [], arguments.server or []
+    devices, servers = arguments.device, arguments.server
     return bool(
         (devices and servers)
         or max(len(devices), len(servers)) > 1
@@ -154,15 +268,14 @@ def _as_recorded(arguments: argparse.Namespace, trace: Trace) -> ScenarioOptions
     seen = first_tokens(trace)
     assumed = {side: n for side, n in seen.items() if n < ENOUGH_STARTS and sides[side] is None}
     if sides["device"] is None and has_side(trace, "device") and not fits_device(trace):
-        chosen, how = device_or_default(None)
+        chosen, how = _default_device()
         sides["device"] = with_recorded_price(load_device(chosen), trace)
         notes.append(
             f"The recording has {seen['device']} first tokens of the device, too few for its speed. {how}"
         )
     if sides["server"] is None and has_side(trace, "server") and not seen["server"]:
-        chosen, how = server_or_default(None)
-        sides["server"] = load_server(chosen)
-        notes.append(f"The recording has no first token of the server. {how}")
+        sides["server"] = load_server(SHIPPED_SERVER)
+        notes.append(f"The recording has no first token of the server. {_DEFAULT_SERVER}")
     scenario = scenario_of_routes(trace, **sides)
     notes.append(exchange_rate_of(trace)[1])
     return ScenarioOptions([replace(scenario, max_tokens=arguments.max_tokens)], notes, None, assumed)
@@ -172,9 +285,11 @@ def read(screen: Screen, arguments: argparse.Namespace) -> tuple[Trace, list[str
     """Read the trace file; return the trace and notes about it."""
     path = Path(arguments.trace)
     if not path.exists() and not path.suffix:
-        raise ConfigurationError(f"there is no trace file {path}. A trace is a file, or `synthetic`")
+        raise ConfigurationError(
+            f"there is no trace file {path}. A trace is a file, or `synthetic` before all options"
+        )
     with screen.step(f"Reading {path.name}"):
-        trace, skipped = read_trace(path, format=arguments.format, skip_invalid=bool(arguments.skip_invalid))
+        trace, skipped = read_trace(path, format=arguments.format, skip_invalid=arguments.skip_invalid)
     return trace, [described(trace), *left_out(skipped)]
 
 
@@ -221,20 +336,8 @@ def auto_policy(scenarios: Sequence[Scenario]) -> str:
     return "wait_time" if regimes == {"device-constrained"} else "length_threshold"
 
 
-def server_or_default(given: Sequence[str] | None) -> tuple[str, str]:
-    """Return the server profile that was given first, else a shipped one, and a sentence where that was chosen."""
-    if given:
-        return given[0], ""
-    return SHIPPED_SERVER, f"Server: the shipped profile {SHIPPED_SERVER}; name others with --server."
-
-
-def device_or_default(given: Sequence[str] | None) -> tuple[str | Path, str]:
-    """Return the device profile that was given first, and a sentence where none was.
-
-    It is then the one measured last on this machine, or a shipped one.
-    """
-    if given:
-        return given[0], ""
+def _default_device() -> tuple[str | Path, str]:
+    """Return the profile measured last on this machine, else a shipped one, and a sentence about the choice."""
     folder = user_profile_dir()
     own = [name for name in available_profiles("device") if (folder / f"{name}.toml").is_file()]
     if own:

@@ -8,7 +8,11 @@ from pathlib import Path
 
 from disco.amounts import plural
 from disco.cli.console import Screen
-from disco.cli.output_files import write
+from disco.cli.output_files import check_output, screen_beside, write
+from disco.cli.replay.policies import add_pair, add_seeds
+from disco.cli.replay.situation import add_max_tokens
+from disco.cli.replay.verdicts import add_histories
+from disco.cli.shared_options import add_figures, add_recording, check_least
 from disco.dispatch import Preset, load_preset
 from disco.dispatch.policies.policy_registry import CASCADE
 from disco.replay.pairs import load_pair
@@ -22,15 +26,36 @@ from disco.replay.stations.replayed_presets import (
     replay_preset,
 )
 
-__all__ = ["replay_presets"]
+__all__ = ["add_of_presets", "replay_presets"]
+
+
+def add_of_presets(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `disco replay FILE --preset P`."""
+    add_recording(parser)
+    parser.add_argument(
+        "--preset",
+        action="append",
+        required=True,
+        metavar="P",
+        help="follow a whole preset, shipped or a file, as a live client does; may be given several times",
+    )
+    add_pair(parser, "let the device draft for the server, for a preset with [speculate]")
+    add_histories(parser)
+    add_max_tokens(parser)
+    add_seeds(parser)
+    add_figures(parser)
+    parser.set_defaults(run=replay_presets)
 
 
 def replay_presets(screen: Screen, arguments: argparse.Namespace) -> int:
     """Replay a recording under each preset, and print the figures beside what was; return the exit status.
 
     Raises:
-        ConfigurationError: the file is no recording, or a preset is unknown or cannot be replayed.
+        ConfigurationError: the file is no recording, a preset is unknown or cannot be replayed, or an option is wrong.
     """
+    check_least(arguments, seeds=1, max_tokens=1)
+    check_output(arguments, json=arguments.json)
+    screen = screen_beside(screen, arguments.json)
     presets = [load_preset(name) for name in arguments.preset]
     for preset in presets:
         AsLive(preset)  # reports what cannot be replayed before minutes of work
