@@ -11,7 +11,6 @@ import pytest
 from defects.asking import MODEL, client, create, device, preset, text_of, tried
 from faults.in_memory import RESET, MemoryServer, Reply, continuing, spoken
 from plain_server import PlainServer
-from redaction.hooks import MAIL, hook, leaks
 from scripted_device import ScriptedDevice
 from scripted_server import chunk, sse
 
@@ -23,6 +22,7 @@ from disco.errors import FailureKind
 from disco.events import Delta, Ended, Usage
 from disco.profiles import DeviceProfile
 from disco.request import Prefix, Request
+from redaction.hooks import MAIL, hook, leaks
 
 pytestmark = pytest.mark.anyio
 

@@ -8,7 +8,6 @@ import re
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from redaction.hooks import MAIL, hook
 
 from disco.endpoints.openai_api.chunk_reader import ChatReader
 from disco.endpoints.redaction.placeholders import Placeholders, reading_of
@@ -18,6 +17,7 @@ from disco.endpoints.redaction.restored_text import HeldText, Restorer
 from disco.errors import RedactionError
 from disco.events import Delta
 from disco.request import Request
+from redaction.hooks import MAIL, hook
 
 # Few characters, among them those of placeholders, so that originals overlap, contain each other and look like them.
 # No backslash: with one, a text may hold what JSON makes of an original, which comes back as the original itself.

@@ -8,11 +8,11 @@ import pytest
 from client.test_native_responses import MESSAGE, written
 from defects.asking import MODEL, client, create, device, preset
 from faults.in_memory import RESET, MemoryServer, Reply, spoken
-from redaction.hooks import MAIL, hook, leaks
-from redaction.test_moves import ASKED
 from scripted_server import chunk, sse
 
 from disco.errors import NoEndpointError
+from redaction.hooks import MAIL, hook, leaks
+from redaction.test_moves import ASKED
 
 pytestmark = pytest.mark.anyio
 
