@@ -37,6 +37,7 @@ import math
 import reprlib
 from collections.abc import Hashable, Iterable
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 import httpx2
@@ -148,6 +149,11 @@ class BudgetExceededError(DiscoError, openai.RateLimitError):
         self.limit = limit
         self.account = account
         self.retry_after_s = retry_after_s
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # For an answer in a worker process: Python would make the error again of its message alone.
+        made = partial(type(self), limit=self.limit, retry_after_s=self.retry_after_s, account=self.account)
+        return made, self.args, self.__dict__
 
 
 class RedactionError(DiscoError):

@@ -8,6 +8,8 @@ import pickle
 import pytest
 from sdk_parity.side_by_side import CHAT, answering, ask, behind, both
 
+from disco import BudgetExceededError
+
 pytestmark = pytest.mark.anyio
 
 
@@ -68,3 +70,14 @@ async def test_an_answer_has_a_hash_where_the_sdks_has(kinds):
     for outcome in await both(kinds, create):
         with pytest.raises(TypeError, match="unhashable"):
             hash(outcome.value)
+
+
+def test_an_error_comes_out_of_a_worker_process_as_it_was():
+    error = BudgetExceededError("too little is left", limit="usd", retry_after_s=3.2, account="app")
+    error.partial_text = "The sea"
+    for same in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
+        assert type(same) is BudgetExceededError
+        assert str(same) == str(error)
+        assert (same.limit, same.retry_after_s, same.account) == ("usd", 3.2, "app")
+        assert (same.code, same.partial_text) == ("insufficient_quota", "The sea")
+        assert same.response.headers["retry-after"] == "4"
