@@ -83,6 +83,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has closed the pipe
         sys.stdout = None  # so that the interpreter does not try to flush it
         return 141
+    except MemoryError as error:
+        print(f"disco: this takes more memory than there is ({error}). Ask for less.", file=sys.stderr)
+        return 2
     except OpenAIError as error:
         print(f"disco: {printable(str(error))}", file=sys.stderr)  # it may quote a stranger's file
         return 2

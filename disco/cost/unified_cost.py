@@ -74,7 +74,7 @@ def device_rates(
         prompt_tokens: typical prompt length, at which the FLOPs per prefill token are taken.
 
     Raises:
-        ConfigurationError: the profile has no numbers in the unit of the exchange rate.
+        ConfigurationError: the profile has no numbers in the unit of the exchange rate, or the costs are infinite.
     """
     j_in, j_out = _joules(profile, prompt_tokens)
     if exchange_rate.usd_per_mflop is not None:
@@ -91,6 +91,8 @@ def device_rates(
         units = 0.0, 0.0
     if units is not None:
         cost_in, cost_out = (rate * unit for unit in units)
+        if not max(cost_in, cost_out) < math.inf:
+            raise ConfigurationError(f"an exchange rate this large gives infinite costs: {exchange_rate}")
         return Rates(cost_in, cost_out, cached_share=0.0, is_money=False, j_in=j_in, j_out=j_out)
     raise ConfigurationError(
         f"device profile {profile.name!r} has no {missing}, which the exchange rate needs; "
