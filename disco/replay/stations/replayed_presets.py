@@ -19,6 +19,7 @@ from disco.replay.stations.as_live import AsLive
 from disco.replay.stations.recorded_stations import Recording
 from disco.replay.stations.station import Station
 from disco.replay.stations.station_simulator import simulate_stations
+from disco.replay.verdicts import read_histories
 from disco.session.records.route_record import RouteRecord
 
 __all__ = ["PresetFigures", "as_it_was", "kept_histories", "replay_preset", "with_drafts"]
@@ -167,12 +168,9 @@ def kept_histories(path: Path) -> HistoryStore:
     """Return the histories of scores that a client kept in a file, as they are now.
 
     Raises:
-        ConfigurationError: there is no such file.
+        ConfigurationError: there is no such file, or it holds none.
     """
-    if not path.is_file():
-        raise ConfigurationError(
-            f"{path}: there is no such file of histories. Leave it out to begin with none."
-        )
+    read_histories(path)  # a client begins without them then; who names a file here means it
     return FileStore(path)
 
 

@@ -119,8 +119,9 @@ def test_the_judge_may_know_earlier_scores(tmp_path, capsys):
     fresh, _ = replayed(path, "cascade")
     assert known["cascade"]["rose"] == 0
     assert fresh["cascade"]["rose"] > 0.1
-    assert main(["replay", str(path), "--preset", "cascade", "--histories", str(tmp_path / "none.json")]) != 0
-    assert "there is no such file of histories" in capsys.readouterr().err
+    for name, message in (("none.json", "there is no such file of histories"), (path, "holds no histories")):
+        assert main(["replay", str(path), "--preset", "cascade", "--histories", str(tmp_path / name)]) == 2
+        assert message in capsys.readouterr().err
 
 
 def test_a_verdict_before_the_end_comes_again_at_its_token(tmp_path):
