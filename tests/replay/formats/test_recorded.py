@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from recordings import RATES, SERVER, device, file_of, played, recording, trace_of
 
@@ -156,6 +156,10 @@ delays = st.sampled_from([0.0, 0.05, 0.7])
 @given(st.lists(st.tuples(times, times, delays, delays, st.integers(1, 400)), min_size=2, max_size=6))
 def test_as_recorded_every_winner_and_every_first_token_comes_back(tmp_path_factory, races):
     """Unknown times are drawn beyond their bounds, so that no loser of a race ever wins it in a replay."""
+    for device_s, server_s, device_after, server_after, _ in races:
+        # A record rounds to 1 µs: whether a side started just before the other one's first token is lost.
+        assume(abs(device_after + device_s - server_after) > 2e-6)
+        assume(abs(server_after + server_s - device_after) > 2e-6)
     records = []
     for i, (device_s, server_s, device_after, server_after, prompt) in enumerate(races):
         profiles = {
