@@ -21,6 +21,7 @@ from disco.cost import Charge, Ledger
 from disco.errors import ConfigurationError
 from disco.rates import Rates
 from disco.record.left_out import SkipLog
+from disco.record.text_files import existing_file, open_packed, readable
 from disco.record.versions import NewerRecordError, present
 from disco.session.records.route_record import CandidateRecord, RouteRecord
 
@@ -43,18 +44,16 @@ class RecordLine(NamedTuple):
 
 
 def lines_of(path: Path) -> Iterator[RecordLine]:
-    """Yield the lines of a recording that are not empty, one at a time.
+    """Yield the lines of a recording that are not empty, one at a time. It may be compressed, as `.gz`.
 
     Raises:
         ConfigurationError: the file cannot be read.
     """
-    try:
-        with path.open("rb") as file:
-            for number, text in enumerate(file, 1):
-                if text.strip():
-                    yield RecordLine(number, text)
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be read: {error.strerror or error}") from error
+    number = 0
+    with readable(existing_file(path), lambda: number), open_packed(path) as file:
+        for number, text in enumerate(file, 1):
+            if text.strip():
+                yield RecordLine(number, text)
 
 
 def records_of(

@@ -97,7 +97,7 @@ def read_verdicts(path: str | Path) -> tuple[list[RecordedVerdict], Skipped]:
         try:
             verdicts += [_verdict(one) for one in record.judgements if one.score is not None]
         except ValueError as error:
-            log.add(f"a verdict that cannot be given again: {error}", number)
+            log.add(f"a verdict that cannot be given again: {str(error).rstrip('.')}", number)
     return verdicts, log.skipped
 
 

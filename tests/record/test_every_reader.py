@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -56,6 +57,7 @@ READERS: dict[str, list[str]] = {
     "show": ["show", "FILE"],
     "show --summary": ["show", "FILE", "--summary"],
     "shadow": ["shadow", "FILE", "--draws", "2"],
+    "replay --preset": ["replay", "FILE", "--preset", "fast"],
     "replay --verdicts": ["replay", "FILE", "--verdicts"],
 }
 every_reader = pytest.mark.parametrize("reader", READERS)
@@ -132,6 +134,30 @@ def test_a_record_of_a_newer_disco_ends_every_reader_with_the_advice_to_update(r
     assert status == 2
     words = "this record has version 6, and this disco reads records up to version 5: update disco"
     assert f"routes.jsonl, line 21: {words}" in " ".join(capsys.readouterr().err.split())
+
+
+@every_reader
+def test_a_compressed_recording_is_read_and_one_that_is_cut_off_is_named(reader, capsys):
+    said(reader)
+    text = gzip.compress(Path("routes.jsonl").read_bytes())
+    command = [part.replace("FILE", "routes.jsonl.gz") for part in READERS[reader]]
+    Path("routes.jsonl.gz").write_bytes(text)
+    assert main(command) == 0
+    assert "Left out" not in capsys.readouterr().out
+    Path("routes.jsonl.gz").write_bytes(text[: len(text) // 2])
+    assert main(command) == 2
+    assert "the compressed data end too early; fetch the file again" in capsys.readouterr().err
+
+
+@every_reader
+def test_what_is_no_file_is_named_in_the_same_words(reader, capsys):
+    Path("folder.jsonl").mkdir()
+    for name, why in (
+        ("none.jsonl", "there is no file none.jsonl"),
+        ("folder.jsonl", "is a folder; name one file"),
+    ):
+        assert main([part.replace("FILE", name) for part in READERS[reader]]) == 2
+        assert why in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("reader", ["replay", "replay in chunks", "tune"])

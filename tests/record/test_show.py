@@ -76,7 +76,7 @@ def test_a_missing_and_an_empty_file_are_named(tmp_path, capsys):
     assert main(["show", str(empty), "--answer", "last"]) == 2
     assert main(["show", str(empty), "--answer", "3"]) == 2
     said = capsys.readouterr().err
-    assert "No such file" in said
+    assert "there is no file" in said
     assert said.count("has no answers yet") == 3
 
 

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from disco.errors import ConfigurationError
 from disco.record.reading import NOT_JSON
+from disco.record.text_files import lines, open_text, readable, rest
 from disco.record.versions import NewerRecordError
 from disco.replay.formats.format_adapter import Adapter, BadCellError, Row
-from disco.replay.formats.sources.text_files import lines, open_text, readable, rest
 
 __all__ = [
     "FAILED",

@@ -12,10 +12,10 @@ import numpy as np
 
 from disco.errors import ConfigurationError
 from disco.record.left_out import SkipLog, Skipped
+from disco.record.text_files import existing_file
 from disco.replay.formats.columns import Assembler
 from disco.replay.formats.files import CsvSource, JsonSource, ParquetSource, Source
 from disco.replay.formats.format_registry import AUTO, adapter_for, known_format
-from disco.replay.formats.sources.text_files import existing_file
 from disco.replay.formats.trace_pieces import join, pick
 from disco.replay.workload.trace import Trace
 

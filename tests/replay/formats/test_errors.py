@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from disco.errors import ConfigurationError
+from disco.record import text_files
 from disco.replay.formats import read_chunks, read_trace, write_trace
-from disco.replay.formats.sources import text_files
 from disco.replay.formats.trace_pieces import COLUMNS
 from disco.replay.workload.trace import Trace
 

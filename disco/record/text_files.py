@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from disco.errors import ConfigurationError
 
-__all__ = ["existing_file", "lines", "open_text", "readable", "rest"]
+__all__ = ["existing_file", "lines", "open_packed", "open_text", "readable", "rest"]
 
 LONGEST = 1 << 28
 """Characters in one line, or in one JSON document. A small compressed file may expand to more than fits in memory."""
@@ -40,6 +40,11 @@ def existing_file(path: str | Path) -> Path:
     return file
 
 
+def open_packed(path: Path) -> Any:
+    """Open a file as bytes, unpacked if its name ends in .gz."""
+    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
+
+
 def open_text(path: Path, errors: str = "strict") -> IO[str]:
     """Open a file as text, unpacked if its name ends in .gz.
 
@@ -51,7 +56,7 @@ def open_text(path: Path, errors: str = "strict") -> IO[str]:
         ConfigurationError: the file is not text.
     """
     with readable(path, lambda: 1):
-        packed: Any = gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # noqa: SIM115 (handed on)
+        packed = open_packed(path)
         try:
             head = packed.peek(4096)[:4096]
             for magic, what in _MAGIC.items():

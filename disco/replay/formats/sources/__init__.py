@@ -1,1 +1,0 @@
-"""Files as batches of columns: CSV, JSON, Parquet."""
