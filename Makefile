@@ -131,7 +131,7 @@ $(VENV)/.release: pyproject.toml | $(VENV)/.pip
 	@touch $@
 
 $(VENV)/.papers: pyproject.toml | $(VENV)/.pip
-	$(BIN)/python -m pip install --disable-pip-version-check -e ".[forecast]"
+	$(BIN)/python -m pip install --disable-pip-version-check -e . --group papers
 	@touch $@
 
 $(VENV)/.docs: pyproject.toml | $(VENV)/.pip

@@ -156,8 +156,7 @@ def run_drift(
     if not has_sklearn() and any(planner.knows in NEEDS_SKLEARN for planner in planners):
         planners = [planner for planner in planners if planner.knows not in NEEDS_SKLEARN]
         notes.append(
-            "Random forest and boosted trees are left out: they need scikit-learn "
-            '(pip install "disco-llm[forecast]").'
+            "Random forest and boosted trees are left out: they need scikit-learn (pip install scikit-learn)."
         )
     seeds = tuple(range(seed, seed + runs))
     units = [(source, planner, shares, seeds) for planner in reversed(planners) for source in given]

@@ -140,7 +140,7 @@ def test_without_scikit_learn_the_forests_are_left_out_with_a_note(monkeypatch):
     planners = [p for p in PLANNERS if p.knows in ("moving average", "random forest")]
     result = run_drift(runs=1, budgets=(0.1,), sources=SMALL[:1], planners=planners)
     assert {row.planner for row in result.rows} == {"moving average"}
-    assert 'pip install "disco-llm[forecast]"' in result.notes[0]
+    assert "pip install scikit-learn" in result.notes[0]
     assert any(result.notes[0] in table.notes for table in drift_tables(result))
 
 
