@@ -33,7 +33,7 @@ from math import expm1, log
 
 from disco.speculate.seen import Seen
 
-__all__ = ["best_window", "equation1", "equation2", "round_s", "token_s", "tokens_per_round"]
+__all__ = ["best_window", "round_s", "token_s", "tokens_per_round"]
 
 
 def tokens_per_round(acceptance: float, window: int) -> float:
@@ -88,29 +88,6 @@ def best_window(seen: Seen, highest: int, parallel: int = 1) -> tuple[int, float
         if seconds < best_s:
             best, best_s = window, seconds
     return best, best_s
-
-
-def equation1(acceptance: float, window: int) -> float:
-    """Return equation (1) of the DSD paper.
-
-    What is wrong about it: the paper calls it the accepted draft tokens of a round, but it counts the target's own
-    token too; the accepted ones are one less.
-    """
-    return tokens_per_round(acceptance, window)
-
-
-def equation2(acceptance: float, window: int, cost_ratio: float) -> float:
-    """Return equation (2) of the DSD paper: the speed-up over the target alone.
-
-    What is wrong about it: it knows neither the network's round trip nor the target's queue, and takes a batch of
-    `window + 1` rows to cost what one row costs; `token_s` has all three.
-
-    Args:
-        acceptance: probability that a drafted token is right.
-        window: drafted tokens of a round.
-        cost_ratio: time of a drafted token over that of a token of the target.
-    """
-    return tokens_per_round(acceptance, window) / (cost_ratio * window + 1)
 
 
 def _powers(base: float, count: int) -> float:

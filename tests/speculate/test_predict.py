@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from disco.speculate.predict import best_window, equation1, equation2, round_s, token_s, tokens_per_round
+from disco.speculate.predict import best_window, round_s, token_s, tokens_per_round
 from disco.speculate.seen import Seen, VerifyCurve
 
 CURVE = VerifyCurve([(1, 0.029), (2, 0.051), (5, 0.063), (9, 0.088), (16, 0.136)])
@@ -101,16 +101,6 @@ def test_the_best_window_is_the_best(acceptance, draft_s, round_trip_s, queue_s,
     window, seconds = best_window(seen, 12, parallel)
     every = [token_s(n, seen, parallel) for n in range(13)]
     assert (window, seconds) == (every.index(min(every)), min(every))
-
-
-def test_the_papers_equations():
-    """(1) counts the target's token too: with certain rejection it is 1, and no draft token is accepted."""
-    assert equation1(0.0, 4) == 1.0
-    assert equation1(0.8, 4) == pytest.approx((1 - 0.8**5) / 0.2)
-    assert equation2(0.8, 4, 0.37) == pytest.approx(1.355, abs=0.001)  # the note's 1.35 on 4 x A6000
-    assert (
-        max(equation2(0.99, n, 1.0) for n in range(1, 13)) < 1.0
-    )  # never a gain where a draft costs as much
 
 
 @given(st.lists(st.tuples(st.integers(1, 200), st.floats(0, 10)), min_size=1, max_size=12))

@@ -281,11 +281,6 @@ class LayerLink:
         """Return the bytes of one state on the wire."""
         return self.frame_bytes(1) - HEADER_BYTES
 
-    @property
-    def numpy_type(self) -> np.dtype[Any]:
-        """Return the type of states on the wire."""
-        return self._server.dtype.numpy
-
     def unreachable(self, lost: LinkLost) -> EndpointFailure:
         """Return the failure of an answer whose server cannot be reached."""
         error = openai.APIConnectionError(
