@@ -110,7 +110,7 @@ PACKAGE_pd := pd_device
 
 papers: $(addprefix paper-,$(PAPERS))
 
-paper-%: $(VENV)/.papers
+$(addprefix paper-,$(PAPERS)): paper-%: $(VENV)/.papers
 	PYTHONPATH=examples $(BIN)/python -m papers.$(or $(PACKAGE_$*),$*) $(ARGS)
 
 # Needs no model and no compiler. Nothing is fetched but the packages, and the pages ask no other host for anything.

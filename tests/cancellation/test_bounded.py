@@ -105,9 +105,8 @@ async def grows(requests: int, warm_up: int) -> float:
             await ask(warm_up)
             before, blocks = held(), sys.getallocatedblocks()
             await ask(requests)
-            await until(
-                lambda: len(tasks()) <= before[2]
-            )  # on a busy machine the last ones are still closing
+            # On a busy machine the last ones are still closing.
+            await until(lambda: len(tasks()) <= before[2])
             after, grown = held(), sys.getallocatedblocks() - blocks
             # A connection more or less is kept open for the next one.
             assert abs(after[0] - before[0]) <= 4

@@ -222,6 +222,7 @@ MISTAKES = [
         (f"--chunk-rows 9 {option}", f"{option.split()[0]} does not apply to a trace file in chunks")
         for option in ("--events", "--migrate", "--pair x")
     ),
+    ("--policy cascade", "'cascade' is a preset, not a policy"),
     ("--policy race --budget 0.5", "--budget does not apply to race"),
     ("--policy random --policy oracle --tail 0.1", "--tail does not apply to oracle and random"),
     ("--policy oracle --migrate", "--migrate does not apply to oracle"),

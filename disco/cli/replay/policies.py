@@ -504,6 +504,10 @@ def parse_policies(names: Sequence[str]) -> list[str]:
         name, options = policy_spec(text)
         if name not in ONLY_IN_REPLAY and not is_known_policy(name):
             known = [*known_policies(), *ONLY_IN_REPLAY]
+            if name in available_presets():
+                raise ConfigurationError(
+                    f"{name!r} is a preset, not a policy. Recorded routes are replayed under it by --preset {name}"
+                )
             raise ConfigurationError(f"no policy is called {name!r}. {nearest(name, known)}")
         check_options(name, options)
     return list(dict.fromkeys(names))
