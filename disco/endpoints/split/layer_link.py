@@ -20,7 +20,6 @@ from typing import Any, Final
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
 import httpx2
-import numpy as np
 import numpy.typing as npt
 import openai
 from openai import RequestOptions
