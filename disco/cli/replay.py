@@ -44,28 +44,32 @@ WORTH_PROCESSES = {"vectorised": 20_000_000, "events": 2_000}
 SYNTHETIC, FILE, CHUNKS = "synthetic", "file", "chunks"
 VERDICTS = "verdicts"
 PRESETS = "presets"
+AS_RECORDED = "as recorded"
 KINDS = {
     FILE: "a trace file",
     CHUNKS: "a trace file in chunks (--chunk-rows)",
     SYNTHETIC: "`synthetic` requests",
     VERDICTS: "the verdicts of recorded routes (--verdicts)",
     PRESETS: "recorded routes under whole presets (--preset)",
+    AS_RECORDED: "recorded routes as they were (--as-recorded)",
 }
 # The kinds of replay that each option applies to. Options not listed apply to all.
 APPLIES = {
     **dict.fromkeys(("format", "skip_invalid"), (FILE, CHUNKS)),
     **dict.fromkeys(("requests", "arrivals", "mean_interval", "lengths"), (SYNTHETIC,)),
     **dict.fromkeys(("device", "server", "price"), (FILE, CHUNKS, SYNTHETIC)),
-    **dict.fromkeys(("max_tokens", "seeds"), (FILE, CHUNKS, SYNTHETIC, PRESETS)),
+    "max_tokens": (FILE, CHUNKS, SYNTHETIC, PRESETS),
+    "seeds": (FILE, CHUNKS, SYNTHETIC, PRESETS, AS_RECORDED),
     **dict.fromkeys(("policy", "tail", "exchange_rate", "budget"), (FILE, CHUNKS, SYNTHETIC)),
     **dict.fromkeys(("events", "migrate"), (FILE, SYNTHETIC)),
-    "pair": (FILE, SYNTHETIC, PRESETS),
-    "preset": (PRESETS,),
+    "pair": (FILE, SYNTHETIC, PRESETS, AS_RECORDED),
+    "preset": (PRESETS, AS_RECORDED),
+    **dict.fromkeys(("as_recorded", "fit_on"), (AS_RECORDED,)),
     "chunk_rows": (FILE, CHUNKS),
     "html": (FILE, CHUNKS, SYNTHETIC),
     **dict.fromkeys(("jobs", "scheduler"), (FILE, CHUNKS, SYNTHETIC)),
     **dict.fromkeys(("verdicts", "beta"), (VERDICTS,)),
-    "histories": (VERDICTS, PRESETS),
+    "histories": (VERDICTS, PRESETS, AS_RECORDED),
 }
 ONLY_WITH_EVENTS = ("pace", "release", "device_slots", "idle_unload")
 NO_SETTINGS = frozenset((RECORDED, ORACLE, "random"))  # nobody changes to one of these
@@ -95,6 +99,10 @@ def run_replay(screen: Screen, arguments: argparse.Namespace) -> int:
         from disco.cli.replay_verdicts import replay_recorded_verdicts  # noqa: PLC0415 - rarely needed
 
         return replay_recorded_verdicts(screen, arguments)
+    if arguments.as_recorded:
+        from disco.cli.replay_lived import replay_as_recorded  # noqa: PLC0415 - rarely needed
+
+        return replay_as_recorded(screen, arguments)
     if arguments.preset:
         from disco.cli.replay_presets import replay_presets  # noqa: PLC0415 - rarely needed
 
@@ -326,6 +334,8 @@ def _kind(arguments: argparse.Namespace) -> str:
         return SYNTHETIC
     if arguments.verdicts:
         return VERDICTS
+    if arguments.as_recorded:
+        return AS_RECORDED
     if arguments.preset:
         return PRESETS
     return FILE if arguments.chunk_rows is None else CHUNKS

@@ -31,6 +31,8 @@ def option(name: str) -> str:
 
 def fill_defaults(arguments: argparse.Namespace) -> None:
     """Set options that were not given to the defaults that --help names."""
+    if getattr(arguments, "as_recorded", None) and arguments.seeds is None:
+        arguments.seeds = 10
     for name, value in DEFAULTS.items():
         if getattr(arguments, name, value) is None:
             setattr(arguments, name, value)
@@ -66,6 +68,19 @@ def add_replay(parser: argparse.ArgumentParser) -> None:
         "given several times",
     )
     what.add_argument(
+        "--as-recorded",
+        action="store_true",
+        default=None,
+        help="of recorded routes: follow the preset that they were recorded with, and print the errors beside what was "
+        "lived; --preset adds the file of one that is not shipped",
+    )
+    what.add_argument(
+        "--fit-on",
+        metavar="S|FILE",
+        help="with --as-recorded: copy no measured time; draw all from the first share S of the recording, which "
+        "predicts the rest (0.5), or from another recording",
+    )
+    what.add_argument(
         "--budget",
         metavar="B",
         help="share of prompt tokens that the more expensive side may process: 0.5, 0.1,0.3 or 0:1:0.1 "
@@ -78,7 +93,7 @@ def add_replay(parser: argparse.ArgumentParser) -> None:
         "--seeds",
         type=int,
         metavar="N",
-        help="draw random values N times where the trace leaves them open (default: 1)",
+        help="draw random values N times where the trace leaves them open (default: 1; with --as-recorded 10)",
     )
     events = parser.add_argument_group("token by token")
     events.add_argument(

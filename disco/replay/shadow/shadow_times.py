@@ -1,8 +1,8 @@
 """How long each endpoint takes, as far as a recording shows: measured in an answer itself, else drawn.
 
-A drawn time is one of those that the endpoint took in other answers. Of an endpoint on a device, whose time depends on
-the prompt's length, it is the fitted line times the ratio of another answer to that line. Where an endpoint was stopped
-before it wrote, the draw is from beyond that time.
+A drawn time is one of those that the endpoint took in other answers to prompts of about the same length, where there
+are enough of them. Of an endpoint on a device, whose time depends on what it reads, it is the fitted line times the
+ratio of another answer to that line. Where an endpoint was stopped before it wrote, the draw is from beyond that time.
 """
 
 from __future__ import annotations
@@ -27,6 +27,11 @@ FEWEST_STARTS = 5
 ENOUGH_STARTS = 20
 """First tokens from which on these times count as expected, and not as assumed: fewer say little about slow answers."""
 
+IN_BAND = 50
+"""First tokens of prompts of about the same length from which on these are a distribution of their own."""
+
+_MOST_BANDS = 10
+_HIGHEST = float(np.nextafter(1.0, 0.0))
 _STEEPEST_TPS = 1e6  # prompt tokens/s, if prompts are so short that a line through their TTFTs has no slope
 Floats = NDArray[np.float64]
 
@@ -40,12 +45,17 @@ class EndpointTimes:
         ttft: its TTFT; with a line, as a multiple of the line's.
         tpot: time per token; None: not seen.
         learnt: the recording shows enough of them; False: they are few, or what the client assumed when it planned.
+        bands: `ttft` for prompts of up to so many tokens, in order; longer ones count as those of the last. None where
+            too few were seen.
+        cached: tokens of the prompt in its cache; None: not seen.
     """
 
     line: LinearFit | None
     ttft: Empirical
     tpot: Empirical | None
     learnt: bool
+    bands: tuple[tuple[float, Empirical], ...] = ()
+    cached: Empirical | None = None
 
     @classmethod
     def of(cls, candidate: Candidate, seen: Sequence[Seen]) -> EndpointTimes:
@@ -58,17 +68,21 @@ class EndpointTimes:
         rates = [one.tpot_s for one in seen if one.tpot_s]
         tpot = Empirical.from_samples(rates) if rates else None
         warm = [one for one in seen if one.ttft_s is not None and not one.cold]
-        over_s = [one.over_s for one in seen if one.over_s is not None and not one.cold]
+        lost = [one for one in seen if one.over_s is not None and not one.cold]
+        kept = [float(one.cached_tokens) for one in warm]
+        cached = Empirical.from_samples(kept) if kept else None
         if candidate.place != "device":
             if len(warm) < FEWEST_STARTS:
-                return cls(None, _believed(candidate), tpot, learnt=False)
-            ttft = _estimated([one.ttft_s or 0.0 for one in warm], over_s)
-            return cls(None, ttft, tpot, learnt=len(warm) >= ENOUGH_STARTS)
+                return cls(None, _believed(candidate), tpot, learnt=False, cached=cached)
+            usual = _Usual(None)
+            ttft = usual.estimated(warm, lost)
+            bands = usual.bands(warm, lost)
+            return cls(None, ttft, tpot, len(warm) >= ENOUGH_STARTS, bands, cached)
         known = [one for one in warm if one.read_tokens > 0]
         if len(known) < FEWEST_STARTS:
             k = 0.0 if math.isinf(candidate.prefill_tps) else 1.0 / candidate.prefill_tps
             line = LinearFit(max(k, 1.0 / _STEEPEST_TPS), candidate.overhead_s, r2=0.0, n=0)
-            return cls(line, Empirical.from_samples([1.0]), tpot, learnt=False)
+            return cls(line, Empirical.from_samples([1.0]), tpot, learnt=False, cached=cached)
         tokens = np.array([one.read_tokens for one in known], dtype=np.float64)
         times_s = np.array([one.ttft_s for one in known], dtype=np.float64)
         if np.ptp(tokens) > 0:
@@ -76,8 +90,10 @@ class EndpointTimes:
             line = LinearFit(max(line.k_s_per_token, 1.0 / _STEEPEST_TPS), line.c_s, line.r2, line.n)
         else:
             line = LinearFit(1.0 / _STEEPEST_TPS, float(times_s.mean()), r2=0.0, n=len(known))
-        ratios = times_s / (line.k_s_per_token * tokens + line.c_s)
-        return cls(line, Empirical.from_samples(ratios), tpot, learnt=len(known) >= ENOUGH_STARTS)
+        usual = _Usual(line)
+        lost = [one for one in lost if one.prompt_tokens > one.cached_tokens]
+        learnt = len(known) >= ENOUGH_STARTS
+        return cls(line, usual.estimated(known, lost), tpot, learnt, usual.bands(known, lost), cached)
 
     @classmethod
     def again(cls, candidate: Candidate, seen: Sequence[Seen], rng: np.random.Generator) -> EndpointTimes:
@@ -100,16 +116,46 @@ class EndpointTimes:
             return "measured"
         return "expected" if self.learnt or name not in answer.unconfirmed else "assumed"
 
-    def ttft_s(self, seen: Seen, prompt_tokens: int, level: float) -> float:
+    def ttft_s(self, seen: Seen, prompt_tokens: int, level: float, cached_tokens: int = 0) -> float:
         """Return the time to first token of an answer, as measured, or else the quantile of that level in [0, 1), s."""
         if seen.ttft_s is not None:
             return seen.ttft_s
-        usual_s = 1.0 if self.line is None else self.line.ttft_s(prompt_tokens)
+        usual_s = 1.0 if self.line is None else self.line.ttft_s(max(prompt_tokens - cached_tokens, 1))
+        ttft = self._of_length(prompt_tokens)
         if seen.over_s is None:
-            return usual_s * float(self.ttft.quantile(level))
-        below = float(self.ttft.cdf(seen.over_s / usual_s))
-        beyond_s = usual_s * float(self.ttft.quantile(min(below + (1.0 - below) * level, 1.0)))
+            return usual_s * float(ttft.quantile(level))
+        below = float(ttft.cdf(seen.over_s / usual_s))
+        beyond_s = usual_s * float(ttft.quantile(min(below + (1.0 - below) * level, 1.0)))
         return max(beyond_s, seen.over_s)
+
+    def levels(self, seen: Seen, rng: np.random.Generator) -> tuple[float, float]:
+        """Return at which quantiles, in [0, 1), the TTFT and the time per token of an answer are; drawn if not seen."""
+        drawn, pace = rng.random(2).tolist()
+        level = drawn
+        usual_s = 1.0
+        if self.line is not None:
+            usual_s = self.line.ttft_s(seen.read_tokens or max(seen.prompt_tokens - seen.cached_tokens, 1))
+        ttft = self._of_length(seen.prompt_tokens)
+        if seen.ttft_s is not None and not seen.cold:
+            level = _level(ttft, seen.ttft_s / usual_s, drawn)
+        elif seen.over_s is not None:
+            below = float(ttft.cdf(seen.over_s / usual_s))
+            level = below + (1.0 - below) * drawn
+        if seen.tpot_s and self.tpot is not None:
+            pace = _level(self.tpot, seen.tpot_s, pace)
+        return min(level, _HIGHEST), min(pace, _HIGHEST)
+
+    def cached_tokens(self, prompt_tokens: int, level: float) -> int:
+        """Return how much of a prompt is in its cache, of an answer that does not show it; at least a token is read."""
+        if self.cached is None:
+            return 0
+        return max(0, min(round(float(self.cached.quantile(level))), prompt_tokens - 1))
+
+    def _of_length(self, prompt_tokens: int) -> Empirical:
+        for up_to, ttft in self.bands:
+            if prompt_tokens <= up_to:
+                return ttft
+        return self.bands[-1][1] if self.bands else self.ttft
 
     def tpot_s(self, seen: Seen, usual_s: float, level: float) -> float:
         """Return the time per token of an answer, as measured, or else the quantile of that level, s.
@@ -121,12 +167,56 @@ class EndpointTimes:
         return usual_s if self.tpot is None else float(self.tpot.quantile(level))
 
 
+def _level(of: Empirical, value: float, drawn: float) -> float:
+    """Return a level at which the distribution has this value."""
+    low, high = float(of.cdf(value * (1.0 - 1e-9))), float(of.cdf(value * (1.0 + 1e-9)))
+    return low + (high - low) * drawn
+
+
 def _believed(candidate: Candidate) -> Empirical:
     """Return the distribution that the client planned with."""
     known = candidate.ttft_quantiles
     if not known:
         return Empirical.from_samples([candidate.overhead_s])
     return Empirical.from_quantiles(np.arange(1, len(known) + 1) / len(known), known)
+
+
+@dataclass(frozen=True, slots=True)
+class _Usual:
+    """Distributions of times, or of their ratio to a line."""
+
+    line: LinearFit | None
+
+    def estimated(self, warm: Sequence[Seen], lost: Sequence[Seen]) -> Empirical:
+        """Return the distribution; `lost`: only known to be longer."""
+        return _estimated(
+            [(one.ttft_s or 0.0) / self._s(one) for one in warm],
+            [(one.over_s or 0.0) / self._s(one) for one in lost],
+        )
+
+    def bands(self, warm: Sequence[Seen], lost: Sequence[Seen]) -> tuple[tuple[float, Empirical], ...]:
+        """Return the distributions by length of the prompt, each of about as many first tokens."""
+        count = min(len(warm) // IN_BAND, _MOST_BANDS)
+        if count < 2:
+            return ()
+        lengths = [one.prompt_tokens for one in warm]
+        ends = sorted(
+            {float(end) for end in np.quantile(lengths, np.arange(1, count + 1) / count, method="lower")}
+        )
+        found, above = [], -math.inf
+        for end in ends:
+            these, others = (
+                [one for one in some if above < one.prompt_tokens <= end] for some in (warm, lost)
+            )
+            found.append((end, self.estimated(these, others)))
+            above = end
+        return tuple(found)
+
+    def _s(self, one: Seen) -> float:
+        if self.line is None:
+            return 1.0
+        read = one.read_tokens or max(one.prompt_tokens - one.cached_tokens, 1)
+        return self.line.k_s_per_token * read + self.line.c_s
 
 
 def _estimated(seen_s: Sequence[float], over_s: Sequence[float]) -> Empirical:

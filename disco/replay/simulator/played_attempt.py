@@ -111,10 +111,10 @@ class Playing:
         if isinstance(self.events, PairRounds):
             return self.events.usage(now - self.started_at)
         prompt_tokens, cached_tokens = self.prompt_tokens, self.cached_tokens
-        if not self.written and self.given is None:
-            endpoint, worked_s = self.start.endpoint, now - self.started_at
-            scripts = self.player.scripts
-            prompt_tokens = scripts.read_tokens(endpoint, prompt_tokens, cached_tokens, worked_s)
+        if self.given is None:
+            worked_s = math.inf if self.written else now - self.started_at
+            scripts, endpoint = self.player.scripts, self.start.endpoint
+            prompt_tokens, cached_tokens = scripts.charged(endpoint, prompt_tokens, cached_tokens, worked_s)
         return Usage(prompt_tokens, self.written, cached_tokens)
 
     def drafted(self, now: float) -> tuple[str, int] | None:

@@ -62,8 +62,15 @@ class Scripts(Protocol):
         """Return the log probabilities that the endpoint's model gives to these tokens of the answer; None: unknown."""
         ...
 
-    def read_tokens(self, endpoint: str, tokens: int, cached_tokens: int, worked_s: float) -> int:
-        """Return for how many of the tokens that it is to read an attempt is charged, if it stops before it writes."""
+    def charged(self, endpoint: str, tokens: int, cached_tokens: int, worked_s: float) -> tuple[int, int]:
+        """Return for how many tokens of its prompt an attempt is charged that stops before its end, and cached ones.
+
+        Args:
+            endpoint: its name.
+            tokens: of its prompt.
+            cached_tokens: those of them that it need not read.
+            worked_s: how long it has worked; infinity: it has written.
+        """
         ...
 
 

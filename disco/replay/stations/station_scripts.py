@@ -98,14 +98,19 @@ class _Columns:
         "line",
         "logp",
         "pair",
+        "prompt_tokens",
         "split",
+        "told_tokens",
         "tpot_s",
         "trying",
         "ttft_s",
     )
 
     def __init__(self, workload: StationWorkload, station: Station, column: int) -> None:
-        cached = workload.cached_tokens
+        cached, counted, told = workload.cached_tokens, workload.counted_tokens, workload.told_tokens
+        lengths = workload.prompt_tokens if counted is None else counted[:, column]
+        self.prompt_tokens: list[int] = lengths.tolist()
+        self.told_tokens: list[int] | None = None if told is None else told[:, column].tolist()
         self.answer_tokens: list[int] = workload.answers_of(column).tolist()
         self.ttft_s: list[float] = workload.ttft_s[:, column].tolist()
         self.tpot_s: list[float] = workload.tpot_s[:, column].tolist()
@@ -146,13 +151,18 @@ class AnswerScripts:
         known = self._answers.columns[endpoint].logp
         return None if known is None else tuple(known[self._row][begin:end])
 
-    def read_tokens(self, endpoint: str, tokens: int, cached_tokens: int, worked_s: float) -> int:
+    def charged(self, endpoint: str, tokens: int, cached_tokens: int, worked_s: float) -> tuple[int, int]:
         """See `virtual_driver.Scripts`."""
-        line = self._answers.columns[endpoint].line
-        if line is None or not self._answers.reads_as_live or line.k_s_per_token <= 0.0:
-            return tokens
+        station, row = self._answers.columns[endpoint], self._row
+        line = station.line
+        if line is None:
+            if station.told_tokens is None:
+                return tokens, cached_tokens
+            return tokens - station.prompt_tokens[row] + station.told_tokens[row], 0
+        if not self._answers.reads_as_live or line.k_s_per_token <= 0.0 or worked_s == math.inf:
+            return tokens, cached_tokens
         done = (worked_s - line.c_s) / line.k_s_per_token
-        return min(tokens, cached_tokens + int(min(max(done, 0.0), tokens)))
+        return min(tokens, cached_tokens + int(min(max(done, 0.0), tokens))), cached_tokens
 
     def script(self, start: StartAttempt, *, kept: int | None) -> tuple[Iterator[Scripted], int, int]:
         """See `virtual_driver.Scripts`."""
@@ -160,13 +170,13 @@ class AnswerScripts:
         station = answers.columns[name]
         again = name in self._tried
         self._tried.add(name)
-        prompt_tokens = answers.prompt_tokens[row] + prefix.tokens
+        prompt_tokens = station.prompt_tokens[row] + prefix.tokens
         cached_tokens = 0
         if prefix or (kept is not None if station.line is not None else again):
             # The workload's time does not apply: compute it from the tokens left to read, or draw it.
             if station.line is not None:
                 if kept is not None:
-                    cached_tokens = answers.prompt_tokens[row] + min(kept, prefix.tokens)
+                    cached_tokens = station.prompt_tokens[row] + min(kept, prefix.tokens)
                     if answers.reads_as_live:
                         cached_tokens = min(cached_tokens, prompt_tokens - 1)
                 reads = station.line if station.split is None else station.split

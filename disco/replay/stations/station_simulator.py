@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -308,6 +309,13 @@ class _Replay:
             standing = tuple(
                 cold if cold.name in unloaded else warm
                 for warm, cold in zip(self.warm, self.cold, strict=True)
+            )
+        if self.live is not None:  # a live client knows what waits at its local model
+            standing = tuple(
+                replace(one, queue_s=device.queue_s)
+                if (device := self.devices.get(one.name)) is not None and device.queue_s > 0.0
+                else one
+                for one in standing
             )
         return standing if self.setting is None else self.setting(at, standing)
 

@@ -1,0 +1,100 @@
+"""Predicted and lived: what `disco replay --as-recorded` says of answers that it has not seen, beside what was lived.
+
+The app and its endpoints are those of `bench_defaults.py`: real `AsyncDisco` with a real SmolLM2 on this machine, and a
+real llama-server behind a strict front that adds the time of a network. Requests of several lengths come at times that
+are drawn beforehand. Two presets take turns in blocks, each with a client and a recording of its own. The two models
+have a core each, as if they were on two machines.
+
+Printed: each second half predicted from its first half, and each preset's answers from the other preset's recording.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import helpers.tests_path  # noqa: F401
+from bench_defaults import KEY, PRICE, SUBJECTS, WORDS, Found, StrictFront, ask
+from helpers.measuring import options
+from servers import native_llama_server
+
+from disco import AsyncDisco, RouteLog
+
+PAUSE_S = 5.0  # between two blocks: every answer has ended
+
+
+def questions(seed: int, count: int) -> list[str]:
+    """Questions that make prompts of about 55 to 160 tokens; most are short."""
+    draw = random.Random(seed)
+    asked = []
+    for _ in range(count):
+        how = ", ".join(draw.choices(WORDS, k=round(2 * 22 ** draw.random())))
+        asked.append(f"Explain in a few words how {draw.choice(SUBJECTS)} work. Be {how}.")
+    return asked
+
+
+async def block(client: Any, name: str, seed: int, size: int, interval_s: float, found: Found) -> None:
+    """Ask so many questions, each at its time, whether or not those before are answered."""
+    draw = random.Random(1000 + seed)
+    async with asyncio.TaskGroup() as group:
+        for question in questions(seed, size):
+            group.create_task(ask(client, question, draw.randint(8, 16), found, name))
+            await asyncio.sleep(draw.expovariate(1.0 / interval_s))
+
+
+async def record(given: Any, folder: Path) -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, cores[:1])  # what starts now keeps to it
+    with native_llama_server(slots=4, context_tokens=1024) as llama:
+        os.sched_setaffinity(0, cores[1:2] or cores)
+        async with StrictFront(llama.base_url, llama.model).running() as front:
+            clients, found = {}, {name: Found() for name in given.presets}
+            for name in given.presets:
+                clients[name] = AsyncDisco(
+                    api_key=KEY,
+                    base_url=front.base_url,
+                    price=PRICE,
+                    local="smollm2-135m",
+                    runtime="prebuilt",
+                    state=False,
+                    power=False,  # the server runs on this machine, too, and would make it look busy
+                    preset=name,
+                    on_route=RouteLog(folder / f"{name}.jsonl"),
+                )
+                await clients[name].warm_up()
+            os.sched_setaffinity(0, cores)
+            for turn, begin in enumerate(range(0, given.answers, given.block)):
+                size = min(given.block, given.answers - begin)
+                for name, client in clients.items():
+                    await block(client, name, turn, size, given.interval, found[name])
+                    await asyncio.sleep(PAUSE_S)
+                print(f"{begin + size} answers of each, load {os.getloadavg()[0]:.1f}", flush=True)
+            for client in clients.values():
+                await client.close()
+    for name, one in found.items():
+        print(f"{name}: {dict(one.winners)}, errors {dict(one.errors)}", flush=True)
+
+
+async def main() -> None:
+    given = options(
+        __doc__,
+        answers=(1000, "of each preset"),
+        presets=(["fast", "cheap"], "two of them"),
+        interval=(1.5, "mean seconds between two requests"),
+        block=(50, "answers of one preset before the other one's turn"),
+        folder=("", "keep the recordings there; where it has them already, they are taken as they are"),
+    )
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(given.folder or temporary)
+        folder.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240 - before anything else runs
+        paths = [folder / f"{name}.jsonl" for name in given.presets]
+        if not all(path.exists() for path in paths):
+            await record(given, folder)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
