@@ -5,12 +5,14 @@ real llama-server behind a strict front that adds the time of a network. Request
 are drawn beforehand. Two presets take turns in blocks, each with a client and a recording of its own. The two models
 have a core each, as if they were on two machines.
 
-Printed: each second half predicted from its first half, and each preset's answers from the other preset's recording.
+Printed, as errors of what is predicted: each second half from its first half, each preset's answers from the other
+preset's recording, and each recording with its own times, which shows what replay itself leaves out.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import random
 import tempfile
@@ -19,11 +21,20 @@ from typing import Any
 
 import helpers.tests_path  # noqa: F401
 from bench_defaults import KEY, PRICE, SUBJECTS, WORDS, Found, StrictFront, ask
-from helpers.measuring import options
+from helpers.measuring import Columns, options
 from servers import native_llama_server
 
 from disco import AsyncDisco, RouteLog
+from disco.dispatch import load_preset
+from disco.replay.stations.predicted import predict
+from disco.replay.stations.recorded_stations import Recording, read_halves, read_recording
 
+GOALS = {
+    "TTFT P50, s": 0.1,
+    "TTFT P90, s": 0.2,
+    "TTFT P99, s": 0.2,
+    "to servers, USD/1000": 0.05,
+}
 PAUSE_S = 5.0  # between two blocks: every answer has ended
 
 
@@ -79,6 +90,30 @@ async def record(given: Any, folder: Path) -> None:
         print(f"{name}: {dict(one.winners)}, errors {dict(one.errors)}", flush=True)
 
 
+def compare(paths: list[Path]) -> None:
+    table = Columns(
+        "predicted <24 | from <24 | answers >7 | TTFT P50 >22 | TTFT P90 >22 | TTFT P99 >22 | to servers >22"
+    )
+    for path in paths:
+        first, rest = read_halves(path, 0.5)
+        shown(table, f"{path.stem}, second half", f"{path.stem}, first half", rest, first)
+    for path, other in itertools.permutations(paths, 2):
+        shown(table, path.stem, other.stem, read_recording(path), read_recording(other))
+    for path in paths:
+        shown(table, path.stem, "times of its own", read_recording(path), None)
+
+
+def shown(table: Columns, name: str, by: str, recording: Recording, fitted_on: Recording | None) -> None:
+    """A row of errors with their 95 % intervals; an exclamation mark says that an error is above its goal."""
+    found = predict(recording, load_preset(recording.answers[0].preset), fitted_on=fitted_on, seeds=20)
+    cells = []
+    for figure, most in GOALS.items():
+        error = found.figure(figure).error
+        missed = "!" if abs(error.mean) > most else ""
+        cells.append(f"{missed}{error.mean:+.0%} ({error.low:+.0%} to {error.high:+.0%})")
+    table.row(name, by, found.answers, *cells)
+
+
 async def main() -> None:
     given = options(
         __doc__,
@@ -94,6 +129,7 @@ async def main() -> None:
         paths = [folder / f"{name}.jsonl" for name in given.presets]
         if not all(path.exists() for path in paths):
             await record(given, folder)
+        compare(paths)
 
 
 if __name__ == "__main__":

@@ -120,10 +120,11 @@ class StationWorkload:
         """Return requests `start` to `stop`. Draws after first attempts differ: they depend on the row number."""
         rows = slice(start, min(stop, len(self)))
         columns: dict[str, Any] = {name: getattr(self, name) for name in (*_COLUMNS, *_OPTIONAL)}
-        taken = {name: None if column is None else column[rows] for name, column in columns.items()}
+        for name, column in columns.items():
+            columns[name] = None if column is None else column[rows]
         return replace(
             self,
-            **taken,
+            **columns,
             gaps={name: gaps.take(rows.start, rows.stop) for name, gaps in self.gaps.items()},
             logp={name: logp[rows] for name, logp in self.logp.items()},
             label_scores={name: scores[rows] for name, scores in self.label_scores.items()},
