@@ -179,7 +179,7 @@ def _not_modelled(recording: Recording) -> str:
         (
             failed,
             f"{silences} unless shadow mode recorded them",
-            "queueing at a server, and endpoints that slow each other down on one machine",
+            "other users of a server, and endpoints that slow each other down on one machine",
             "what a client still had to learn",
             "loading of models",
             "refined prompts",

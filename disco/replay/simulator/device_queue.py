@@ -73,6 +73,11 @@ class SharedDevice:
         )
 
     @property
+    def works_on(self) -> int:
+        """How many attempts it works on."""
+        return len(self._working)
+
+    @property
     def queue_s(self) -> float:
         """How long an attempt that comes now is expected to wait for its turn, s."""
         if self.slots is None or len(self._working) < self.slots:

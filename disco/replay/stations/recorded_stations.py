@@ -212,6 +212,7 @@ class Recording:
             context_tokens=candidate.context_tokens,
             rank=candidate.rank,
             slots=1 if candidate.reach == "device" else None,
+            crowd=times.crowd,
             silence_s=candidate.silence_s,
             slow_start=candidate.slow_start,
             model=self.models.get(name, ""),
@@ -344,10 +345,11 @@ def read_halves(path: Path, share: float) -> tuple[Recording, Recording]:
 def _recording(path: Path, numbered: Sequence[tuple[int, RouteRecord]], log: SkipLog) -> Recording:
     answers: list[RecordedAnswer] = []
     records: list[RouteRecord] = []
+    in_time = _InTime([record for _, record in numbered])
     for number, line in numbered:
         record = on_mains(line)
         records.append(record)
-        found = _answer(record)
+        found = _answer(record, in_time)
         if isinstance(found, str):
             log.add(found, number)
         else:
@@ -362,7 +364,7 @@ def _recording(path: Path, numbered: Sequence[tuple[int, RouteRecord]], log: Ski
     shown: dict[str, list[Seen]] = {name: [] for name in candidates}
     for record in records:
         # Also of those that went on with an answer.
-        for name, seen in seen_in(record.attempts, counted_tokens(record), from_turn=True).items():
+        for name, seen in in_time.seen(record, record.attempts).items():
             shown.setdefault(name, []).append(seen)
     attempts = [(record, one) for record in records for one in record.attempts]
     return Recording(
@@ -414,7 +416,34 @@ def _ratios(counts: Iterable[tuple[str, int, int]]) -> dict[str, float]:
     return {name: counted / estimated for name, (counted, estimated) in sums.items()}
 
 
-def _answer(record: RouteRecord) -> RecordedAnswer | str:
+class _InTime:
+    """What each endpoint had to do when, of all answers of a recording."""
+
+    def __init__(self, records: Sequence[RouteRecord]) -> None:
+        begins: dict[str, list[float]] = {}
+        ends: dict[str, list[float]] = {}
+        for record in records:
+            for one in record.attempts:
+                if record.created_s is not None and one.ended_s is not None:
+                    begins.setdefault(one.endpoint, []).append(record.created_s + one.started_s)
+                    ends.setdefault(one.endpoint, []).append(record.created_s + one.ended_s)
+        self._begins = {name: np.sort(times) for name, times in begins.items()}
+        self._ends = {name: np.sort(times) for name, times in ends.items()}
+
+    def seen(self, record: RouteRecord, attempts: Sequence[AttemptRecord]) -> dict[str, Seen]:
+        """Return what these attempts at an answer show, from when their turn came."""
+        found = seen_in(attempts, counted_tokens(record), from_turn=True)
+        for one in reversed(attempts):  # the first of each endpoint counts
+            if record.created_s is None or one.place == "device" or one.endpoint not in self._begins:
+                continue
+            at = record.created_s + one.started_s
+            begun = int(np.searchsorted(self._begins[one.endpoint], at, side="left"))
+            ended = int(np.searchsorted(self._ends[one.endpoint], at, side="right"))
+            found[one.endpoint] = replace(found[one.endpoint], others=max(begun - ended, 0))
+        return found
+
+
+def _answer(record: RouteRecord, in_time: _InTime) -> RecordedAnswer | str:
     """Return the answer; a reason where it cannot be replayed."""
     if record.created_s is None:
         return "made in virtual time"
@@ -438,7 +467,7 @@ def _answer(record: RouteRecord) -> RecordedAnswer | str:
         answer_tokens=max(1, record.answer_tokens),
         max_tokens=record.max_tokens,
         task=next((one.task for one in record.judgements), ""),
-        seen=seen_in(whole, counted_tokens(record), from_turn=True),
+        seen=in_time.seen(record, whole),
         lengths={
             a.endpoint: a.tokens
             for a in whole

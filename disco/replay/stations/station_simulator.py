@@ -202,13 +202,15 @@ class _Replay:
             self.budget = planner if isinstance(planner, HoldsBudget) else None
         self.policy = policy
         self.setting = setting
-        self.answers = Answers(workload, self.stations, reads_as_live=self.live is not None)
         self.warm = tuple(station.candidate() for station in self.stations)
         self.cold = tuple(station.candidate(cold=True) for station in self.stations)
         self.by_name = {candidate.name: candidate for candidate in self.warm}
         self.devices: dict[str, SharedDevice] = {
             station.name: device for station in self.stations if (device := station.device()) is not None
         }
+        self.answers = Answers(
+            workload, self.stations, reads_as_live=self.live is not None, devices=self.devices
+        )
         self.pace, self.pace_tps = pace, None if pace is None else pace.tps
         fails = any(station.fault is not None for station in self.stations)
         self.timeouts = timeouts or (_SILENCES if fails else _NO_CLOCKS)

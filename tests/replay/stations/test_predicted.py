@@ -169,6 +169,38 @@ def test_answers_wait_for_each_other_and_losers_are_charged_as_live(tmp_path, ca
     assert within(ahead["to servers, USD/1000"], 0.1)
 
 
+def test_a_server_that_has_much_to_do_is_as_slow_as_it_was(tmp_path):
+    """A server of one's own takes longer for each answer that it writes at once, which arrivals decide."""
+    rng = np.random.default_rng(4)
+    requests, server = (
+        600,
+        Station(
+            "server",
+            "any",
+            Rates(1e-6, 4e-6),
+            Empirical.from_samples([0.4]),
+            crowd=((1.0, 1.0), (2.0, 2.0), (3.0, 3.0), (4.0, 4.0)),
+        ),
+    )
+    # Requests come in bursts: more of them in the second half.
+    gaps = np.where(rng.random(requests) < np.linspace(0.45, 0.6, requests), 0.1, 4.0)
+    prompts = rng.integers(20, 200, requests)
+    known = KnownTimes(ttft_s=(0.1 + 0.003 * prompts) * rng.lognormal(0.0, 0.1, requests))
+    trace = Trace.of(arrival_s=np.cumsum(gaps), prompt_tokens=prompts, output_tokens=[12] * requests)
+    workload = resolve_stations(trace, [server], seed=0, known={"server": known})
+    records = {}
+    simulate_stations(workload, [server], AsLive(load_preset("server-first")), on_record=records.__setitem__)
+    path = written(
+        tmp_path / "routes.jsonl",
+        [replace(records[row], created_s=BEGAN_S + at) for row, at in enumerate(trace.arrival_s.tolist())],
+    )
+    found, _ = predicted(path, "--fit-on", "0.5")
+    assert abs(found["TTFT P50, s"]["error"]["mean"]) < 0.1
+    assert abs(found["TTFT P90, s"]["error"]["mean"]) < 0.15
+    again, _ = predicted(path)
+    assert abs(again["TTFT P99, s"]["error"]["mean"]) < 0.05
+
+
 def test_each_preset_of_a_recording_has_a_table(tmp_path, capsys):
     path, records = queued(tmp_path / "queued.jsonl", requests=60)
     rows = [json.loads(one.to_json()) | {"preset": "fast"} for one in records[:30]]
