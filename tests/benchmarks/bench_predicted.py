@@ -5,14 +5,16 @@ real llama-server behind a strict front that adds the time of a network. Request
 are drawn beforehand. Two presets take turns in blocks, each with a client and a recording of its own. The two models
 have a core each, as if they were on two machines.
 
-Printed, as errors of what is predicted: each second half from its first half, each preset's answers from the other
-preset's recording, and each recording with its own times, which shows what replay itself leaves out.
+Printed, as errors of what is predicted: each second half from its first half; every second block from those before
+them, so that a machine that becomes slower is so for both; each preset's answers from the other preset's recording; and
+each recording with its own times, which shows what replay itself leaves out.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
 import random
 import tempfile
@@ -90,13 +92,29 @@ async def record(given: Any, folder: Path) -> None:
         print(f"{name}: {dict(one.winners)}, errors {dict(one.errors)}", flush=True)
 
 
-def compare(paths: list[Path]) -> None:
+def blocks(path: Path, size: int, folder: Path) -> list[Path]:
+    """The recording in two: every second block of answers, and the others."""
+    records = sorted(
+        path.read_text(encoding="utf-8").splitlines(), key=lambda one: json.loads(one)["created_s"]
+    )
+    found = []
+    for place, name in enumerate(("first", "second")):
+        these = [line for n, line in enumerate(records) if (n // size) % 2 == place]
+        found.append(folder / f"{path.stem}-{name}.jsonl")
+        found[-1].write_text("".join(f"{line}\n" for line in these), encoding="utf-8")
+    return found
+
+
+def compare(paths: list[Path], size: int, folder: Path) -> None:
     table = Columns(
-        "predicted <24 | from <24 | answers >7 | TTFT P50 >22 | TTFT P90 >22 | TTFT P99 >22 | to servers >22"
+        "predicted <24 | from <18 | answers >7 | TTFT P50 >22 | TTFT P90 >22 | TTFT P99 >22 | to servers >22"
     )
     for path in paths:
         first, rest = read_halves(path, 0.5)
         shown(table, f"{path.stem}, second half", f"{path.stem}, first half", rest, first)
+    for path in paths:
+        first, second = map(read_recording, blocks(path, size, folder))
+        shown(table, f"{path.stem}, every 2nd block", "the other blocks", second, first)
     for path, other in itertools.permutations(paths, 2):
         shown(table, path.stem, other.stem, read_recording(path), read_recording(other))
     for path in paths:
@@ -129,7 +147,7 @@ async def main() -> None:
         paths = [folder / f"{name}.jsonl" for name in given.presets]
         if not all(path.exists() for path in paths):
             await record(given, folder)
-        compare(paths)
+        compare(paths, given.block, Path(temporary))
 
 
 if __name__ == "__main__":
