@@ -10,7 +10,7 @@ export CMAKE_ARGS ?= -DCMAKE_C_FLAGS=-U__AMX_INT8__ -DCMAKE_CXX_FLAGS=-U__AMX_IN
 export PYTHONDONTWRITEBYTECODE :=
 BEGAN_AT := $(shell date +%s)
 
-.PHONY: help quick demo chaos cascade assist speculate chat test test-fast test-slow test-frameworks test-sdk lint format bench docs docs-serve pictures build clean
+.PHONY: help quick demo chaos cascade assist speculate chat test test-fast test-slow test-frameworks test-sdk lint format bench papers docs docs-serve pictures build clean
 
 help:
 	@echo "make quick      show two real models writing one answer together; compiles nothing"
@@ -27,6 +27,7 @@ help:
 	@echo "make test-sdk   run openai's own tests with disco's classes (SDK_TESTS=folder: of a checkout; SDK_FILES=...: some)"
 	@echo "make lint       run ruff and mypy, as CI does"
 	@echo "make bench      run the benchmarks of docs/results/performance.md"
+	@echo "make papers     compute the tables of all papers; make paper-disco, paper-recserve, paper-pd, ...: of one (ARGS=--quick)"
 	@echo "make docs       build the documentation as a site, in site/"
 	@echo "make pictures   draw the time lines and plots of the documentation again"
 	@echo "make docs-serve  show the site at http://127.0.0.1:8000 while its pages are edited"
@@ -102,6 +103,16 @@ format: $(VENV)/.dev
 bench: $(VENV)/.dev
 	@for file in tests/benchmarks/bench_*.py tests/benchmarks/*/bench_judging.py tests/benchmarks/speculate/bench_fleet.py tests/benchmarks/shared/bench_*.py tests/benchmarks/beside/bench_*.py tests/benchmarks/drift/bench_drift.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
+# Packages of examples/papers; some have a shorter name here. ARGS are options of the paper, such as --quick.
+PAPERS := day disco drift dsd hat pd quality recserve
+PACKAGE_disco := disco_paper
+PACKAGE_pd := pd_device
+
+papers: $(addprefix paper-,$(PAPERS))
+
+$(addprefix paper-,$(PAPERS)): paper-%: $(VENV)/.papers
+	PYTHONPATH=examples $(BIN)/python -m papers.$(or $(PACKAGE_$*),$*) $(ARGS)
+
 # Needs no model and no compiler. Nothing is fetched but the packages, and the pages ask no other host for anything.
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
@@ -117,6 +128,10 @@ docs-serve: $(VENV)/.docs
 
 $(VENV)/.release: pyproject.toml | $(VENV)/.pip
 	$(BIN)/python -m pip install --disable-pip-version-check --group release
+	@touch $@
+
+$(VENV)/.papers: pyproject.toml | $(VENV)/.pip
+	$(BIN)/python -m pip install --disable-pip-version-check -e ".[forecast]"
 	@touch $@
 
 $(VENV)/.docs: pyproject.toml | $(VENV)/.pip

@@ -30,7 +30,7 @@ def disco_serve(*options: str) -> Iterator[tuple[str, str]]:
     base_url, key = f"http://127.0.0.1:{port}/v1", secrets.token_hex(16)
     own = {name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")}
     with subprocess.Popen(  # noqa: S603 - our own interpreter
-        [sys.executable, "-c", PROGRAM, "serve", "--port", port, "--policy", "private", *options],
+        [sys.executable, "-c", PROGRAM, "serve", "--port", port, "--preset", "private", *options],
         env={**own, "DISCO_SERVER_KEY": key},
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,

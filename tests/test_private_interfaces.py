@@ -262,7 +262,7 @@ def test_the_functions_of_llama_cpp():
 
 @pins("llama_cpp", "llama_cpp._ggml")
 def test_the_tensors_of_llama_cpp():
-    """disco.endpoints.llamacpp.attention, disco.endpoints.llamacpp.layers.graph_reader
+    """papers.measure.attention, disco.endpoints.llamacpp.layers.graph_reader
     to read attention weights, and the states between two layers, from llama.cpp's intermediate results: names, sizes
     and values of ggml's tensors.
     Remedy: find the library libggml of the new version; see the fields of `struct ggml_tensor` in its ggml.h."""

@@ -16,6 +16,8 @@ from importlib.util import find_spec
 from inspect import iscoroutinefunction
 from typing import Final
 
+from disco.cli.command_parser import CommandParser
+
 __all__ = ["main"]
 
 COMMANDS: Final = {
@@ -31,7 +33,10 @@ COMMANDS: Final = {
         "find out whether drafting for a server pays on this machine",
     ),
     "split": ("split.split_command", "cut a model in two: first layers here, the others on a server"),
-    "replay": ("replay", "show what policies and budgets would have done with a trace of requests"),
+    "replay": (
+        "replay.replay_command",
+        "show what policies and budgets would have done with a trace of requests",
+    ),
     "tune": ("tune", "find the preset that serves an objective best on a trace"),
     "shadow": ("shadow", "show what another preset would have done with recorded answers"),
     "show": (
@@ -83,9 +88,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _parser(loaded: Collection[str] = tuple(COMMANDS)) -> argparse.ArgumentParser:
+def _parser(loaded: Collection[str] = tuple(COMMANDS)) -> CommandParser:
     """Return the parser of all commands; those that are not to be loaded are without their options."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="disco", description="One good answer out of two models: one on this machine, one behind an API."
     )
     parser.set_defaults(fast_loop=False)

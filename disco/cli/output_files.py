@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from importlib.util import find_spec
@@ -12,13 +13,13 @@ from pathlib import Path
 from disco.cli.console import Screen
 from disco.errors import ConfigurationError
 
-__all__ = ["check_output", "require_plotly", "write"]
+__all__ = ["check_output", "require_plotly", "screen_beside", "write"]
 
 STANDARD_OUTPUT = "-"
 # Options that name files to read. A value that is not a file (a shipped profile's name, say) is ignored.
 INPUTS = (
-    *("trace", "lengths", "device", "server", "local", "preset", "key_file", "train", "test", "exclude"),
-    *("texts", "model", "histories", "shadow", "state", "config"),
+    *("trace", "lengths", "device", "server", "pair", "histories"),
+    *("local", "preset", "key_file", "model", "shadow", "state", "config"),
 )
 
 
@@ -63,6 +64,11 @@ def require_plotly(html: str | None) -> None:
     """
     if html is not None and find_spec("plotly") is None:
         raise ConfigurationError('--html needs the package plotly: pip install "disco-llm[replay]"')
+
+
+def screen_beside(screen: Screen, output: str | None) -> Screen:
+    """Return the screen, or one on standard error where the output takes standard output."""
+    return Screen(sys.stderr) if output == STANDARD_OUTPUT else screen
 
 
 def _inputs(arguments: argparse.Namespace, names: Iterable[str]) -> Iterable[Path]:

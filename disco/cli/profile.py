@@ -10,7 +10,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from disco.cli.console import Screen
-from disco.cli.shared_options import add_runtime
+from disco.cli.shared_options import LOCAL_MODEL, add_runtime, add_threads
 from disco.client.endpoint_catalog.runtimes import Runtime, model_endpoint
 from disco.cost.model_flops import ModelShapes
 from disco.endpoints.llamacpp.runtime.speed_benchmark import Measurement
@@ -36,12 +36,8 @@ FULL = (16, 32, 64, 128, 256, 512, 1024)
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the options of `disco profile`."""
-    parser.add_argument(
-        "local", nargs="?", default="smollm2-135m", help="as for chat (default: smollm2-135m)"
-    )
-    parser.add_argument(
-        "--threads", type=int, default=None, help="threads of llama.cpp (default: all cores but one)"
-    )
+    parser.add_argument("local", nargs="?", default=LOCAL_MODEL, help="as for chat (default: %(default)s)")
+    add_threads(parser)
     add_runtime(parser)
     parser.add_argument("--no-save", action="store_true", help="show the figures, but do not save them")
     parser.set_defaults(run=_run)

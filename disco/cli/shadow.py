@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 from disco.cli.console import Screen
-from disco.cli.output_files import check_output, write
-from disco.errors import ConfigurationError
+from disco.cli.output_files import check_output, screen_beside, write
+from disco.cli.shared_options import add_figures, add_recording, check_least
 from disco.replay.shadow import shadow_report
 from disco.replay.shadow.shadow_figures import compare
 from disco.replay.shadow.shadow_recording import read_shadowed
@@ -27,7 +26,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "Reads the route records of a client that ran with shadow=PRESET, and compares what happened with "
         "what that preset would have come to: first words, cost, and how each number is known."
     )
-    parser.add_argument("trace", metavar="FILE", help="route records, as disco.RouteLog writes them")
+    add_recording(parser)
     parser.add_argument(
         "--draws",
         type=int,
@@ -36,20 +35,14 @@ def add(parser: argparse.ArgumentParser) -> None:
         help=f"how often a time that is not known is drawn (default: {DRAWS})",
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of all draws (default: 0)")
-    parser.add_argument(
-        "--json", nargs="?", const="-", metavar="FILE", help="write the figures as JSON; - is standard output"
-    )
+    add_figures(parser)
     parser.set_defaults(run=_run)
 
 
 def _run(screen: Screen, arguments: argparse.Namespace) -> int:
-    if arguments.draws < 1:
-        raise ConfigurationError(f"--draws must be at least 1, not {arguments.draws}")
-    if arguments.seed < 0:
-        raise ConfigurationError(f"--seed must be at least 0, not {arguments.seed}")
+    check_least(arguments, draws=1, seed=0)
     check_output(arguments, json=arguments.json)
-    if arguments.json == "-":
-        screen = Screen(sys.stderr)  # standard output is for the JSON only
+    screen = screen_beside(screen, arguments.json)
     recording = read_shadowed(Path(arguments.trace))
     with screen.bar("Both plans of every answer") as progress:
         runs = play_shadows(recording, draws=arguments.draws, seed=arguments.seed, progress=progress)

@@ -11,6 +11,7 @@ from pathlib import Path
 from disco.amounts import joules, money, plural
 from disco.cli.console import Screen
 from disco.cli.output_files import check_output, write
+from disco.cli.shared_options import add_recording
 from disco.errors import ConfigurationError
 from disco.reasons import rule_words
 from disco.record import timeline_html, timeline_lines, timeline_svg
@@ -42,9 +43,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "Lists the answers of a file of route records, sums them up, or draws one of them: a lane for each "
         "endpoint, what the reader had, and what happened when. Records hold numbers and names only, never text."
     )
-    parser.add_argument(
-        "trace", metavar="FILE", help="route records, as disco.RouteLog writes them (JSON lines)"
-    )
+    add_recording(parser)
     parser.add_argument(
         "--answer",
         metavar="WHICH",

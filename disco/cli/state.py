@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from disco import amounts
 from disco.cli.console import Screen
 from disco.cli.output_files import check_output, write
+from disco.cli.shared_options import add_state
 from disco.cost.tally import UNITS
 from disco.cost.windows import in_words
 from disco.endpoints.saved_prompts import forget_saved_prompts, saved_prompts
@@ -67,9 +68,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     prompts.add_argument("--forget", action="store_true", help="delete them")
     prompts.set_defaults(run=run_prompts)
     for one in (show, exported, forgotten):
-        one.add_argument(
-            "--state", metavar="FILE", help="the state file (default: $DISCO_STATE, else the user's)"
-        )
+        add_state(one)
 
 
 def chosen_path(given: str | None) -> Path:

@@ -8,38 +8,104 @@ from pathlib import Path
 
 from disco import amounts
 from disco.amounts import money, plural
+from disco.cli.command_parser import CommandParser, Form
 from disco.cli.console import Screen
 from disco.cli.output_files import check_output
-from disco.cli.replay_options import add_tune, fill_defaults
-from disco.cli.scenario_options import read, situation_of
+from disco.cli.replay.situation import (
+    SYNTHETIC,
+    add_endpoints,
+    add_file,
+    add_processes,
+    add_synthetic,
+    made_up,
+    read,
+    situation_of,
+)
+from disco.cli.shared_options import check_least
 from disco.errors import ConfigurationError
 from disco.replay.report.advice import Came, advice, came_table, measured, too_little
 from disco.replay.sweeps.executors import open_executor
-from disco.replay.tuning.objective import Trial, TuningObjective, parse_max_cost
-from disco.replay.tuning.preset_file import write_preset
-from disco.replay.tuning.search import Tuned, tune
+from disco.replay.tuning import (
+    OBJECTIVES,
+    Trial,
+    Tuned,
+    TuningObjective,
+    parse_max_cost,
+    tune,
+    write_preset,
+)
 
 __all__ = ["add", "run_tune"]
 
 DEFAULT_OUT = "tuned.toml"
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `disco tune`."""
-    add_tune(parser)
+def add(parser: CommandParser) -> None:
+    """Add the forms of `disco tune`."""
+    parser.description = (
+        "Searches policy, budget, tail, exchange rate and pace on a trace, verifies the best few with "
+        "the real session, and writes a preset that AsyncDisco(preset=FILE) loads."
+    )
+    parser.add_forms(
+        {
+            "": Form("FILE", _add_of_file, "Tune on a trace, or on the routes that a client recorded"),
+            SYNTHETIC: Form(SYNTHETIC, _add_of_synthetic, "Tune on requests that are drawn"),
+        }
+    )
+
+
+def _add_of_file(parser: argparse.ArgumentParser) -> None:
+    add_file(parser)
+    _add_search(parser)
+
+
+def _add_of_synthetic(parser: argparse.ArgumentParser) -> None:
+    add_synthetic(parser)
+    _add_search(parser)
+
+
+def _add_search(parser: argparse.ArgumentParser) -> None:
+    add_endpoints(parser)
+    search = parser.add_argument_group("the search")
+    search.add_argument(
+        "--objective", choices=OBJECTIVES, default="p99-ttft", help="what to optimise (default: %(default)s)"
+    )
+    search.add_argument(
+        "--max-cost",
+        metavar="C",
+        help='limit on the policy cost per request, the bill plus energy at the exchange rate: "0.8x" of that of '
+        "server_only, or USD (default: of a recording what it cost, else none)",
+    )
+    search.add_argument(
+        "--max-p99", type=float, metavar="S", help="limit on the P99 of TTFT, s (default: none)"
+    )
+    search.add_argument(
+        "--verify-requests",
+        type=int,
+        default=1000,
+        metavar="N",
+        help="requests that the best few run on, the last of the trace (default: %(default)s)",
+    )
+    add_processes(parser)
+    parser.add_argument(
+        "--out", metavar="FILE", help=f"the file to write the preset to, a new one (default: {DEFAULT_OUT})"
+    )
     parser.set_defaults(run=run_tune)
 
 
 def run_tune(screen: Screen, arguments: argparse.Namespace) -> int:
     """Search, show the trade-off and write the preset; return the exit status."""
-    fill_defaults(arguments)
     max_cost = None if arguments.max_cost is None else parse_max_cost(arguments.max_cost)
     out = _unused(Path(DEFAULT_OUT)) if arguments.out is None else Path(arguments.out)
     TuningObjective(arguments.objective, max_cost, arguments.max_p99)
     _check(arguments, out)
-    situation_of(arguments, None)  # reports mistakes before minutes of reading
-    trace, notes = read(screen, arguments)
-    situation = situation_of(arguments, trace)
+    situation = situation_of(arguments, None)  # reports mistakes before minutes of reading
+    if arguments.trace == SYNTHETIC:
+        made, notes = made_up(arguments)
+        trace = made(0)
+    else:
+        trace, notes = read(screen, arguments)
+        situation = situation_of(arguments, trace)
     (scenario,) = situation.scenarios
     for note in [*notes, *situation.notes]:
         screen.line(note, style="dim")
@@ -96,7 +162,7 @@ def _came(name: str, trial: Trial) -> Came:
 
 def _check(arguments: argparse.Namespace, out: Path) -> None:
     for option in ("device", "server"):
-        if len(getattr(arguments, option) or []) > 1:
+        if len(getattr(arguments, option)) > 1:
             raise ConfigurationError(f"tune for one --{option} at a time: a preset is for one pair")
     if out.suffix != ".toml":
         raise ConfigurationError(f"--out {out}: a preset is a .toml file")
@@ -105,8 +171,7 @@ def _check(arguments: argparse.Namespace, out: Path) -> None:
         raise ConfigurationError(
             f"--out {out}: there is such a file, and it may be in use. Name another, or remove it."
         )
-    if arguments.verify_requests < 1:
-        raise ConfigurationError(f"--verify-requests must be at least 1, not {arguments.verify_requests}")
+    check_least(arguments, verify_requests=1)
 
 
 def _show(screen: Screen, tuned: Tuned) -> None:

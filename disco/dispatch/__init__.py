@@ -25,7 +25,7 @@ from disco.dispatch.policies.policy import (
 from disco.dispatch.policies.policy_registry import build_policy, known_policies
 from disco.dispatch.policies.random_split import RandomSplit
 from disco.dispatch.policies.wait_time import WaitPlan, WaitTime, plan_waits, plan_waits_samples
-from disco.dispatch.presets import Preset, available_presets, load_preset
+from disco.dispatch.presets import DispatchSection, Preset, available_presets, load_preset
 from disco.dispatch.regime import Regime, regime
 from disco.dispatch.request_features import Features, estimate_tokens, features_of
 from disco.dispatch.two_sided import TwoSided
@@ -38,6 +38,7 @@ __all__ = [
     "Candidate",
     "Delays",
     "DeviceOnly",
+    "DispatchSection",
     "Dispatcher",
     "ErrorDiffusion",
     "Features",

@@ -47,7 +47,7 @@ class AnswerSurvival(Protocol):
     """The distribution of answer lengths N; `session.switching.answer_lengths.AnswerLengths` is one."""
 
     def survival(self, n: int, /) -> float:
-        """Return `P(N > n)`."""
+        """Return `P(N > n)`, n in tokens."""
         ...
 
     def expected_remaining(self, n: int, /) -> float:
@@ -138,7 +138,11 @@ class AssistCase:
             raise ValueError(f"lost_at_cut must not be negative, but is {self.lost_at_cut}")
 
     def read_tokens(self, refining: Refining | None = None) -> float:
-        """Return how many prompt tokens the device reads: all until the mask is there, of the rest the kept ones."""
+        """Return how many prompt tokens the device reads: all until the mask is there, of the rest the kept ones.
+
+        Args:
+            refining: the refiner that makes the mask; None: there is no mask.
+        """
         unread = self.prompt_tokens - self.cached_tokens
         if refining is None or self.device_read_s == 0:
             return unread
@@ -147,17 +151,22 @@ class AssistCase:
         return before_mask + refining.kept * (unread - before_mask)
 
     def read_s(self, refining: Refining | None = None) -> float:
-        """Return R, the time after the request at which the device has read the prompt, s."""
+        """Return R, the time after the request at which the device has read the prompt (with `refining`, if any), s."""
         return self.read_tokens(refining) * self.device_read_s
 
     def ready_s(self, read_s: float, tokens: int) -> float:
-        """Return when the device's first token comes, s after the request, if the server writes `tokens` tokens."""
+        """Return when the device's first token comes, s after the request.
+
+        Args:
+            read_s: R, when the device has read the prompt, s after the request.
+            tokens: L, the tokens that the server writes.
+        """
         arrived_s = self.server_ttft_s + (tokens - 1) * self.server_tpot_s
         along_s = max(read_s, self.server_ttft_s) + (tokens - self.lost_at_cut) * self.device_read_s
         return max(along_s, arrived_s + self.batch_tokens * self.device_read_s) + self.device_overhead_s
 
     def due_s(self, tokens: int) -> float:
-        """Return when the reader needs the device's first token, s after the request."""
+        """Return when the reader needs the device's first token, s after the request; the server writes `tokens`."""
         return self.server_ttft_s + (tokens - self.lost_at_cut) * self.slowest_tpot_s
 
 
@@ -218,7 +227,7 @@ def least_tokens(case: AssistCase, read_s: float) -> int | NoShare:
 
 
 def shares(case: AssistCase) -> Iterator[Share]:
-    """Yield every candidate: the server alone, the whole prompt on the device, and each refiner.
+    """Yield every candidate for the `case`: the server alone, the whole prompt on the device, and each refiner.
 
     An infeasible candidate has a reason.
     """
@@ -239,7 +248,7 @@ def shares(case: AssistCase) -> Iterator[Share]:
 
 
 def best_share(case: AssistCase) -> Share:
-    """Return the cheapest division; of equally cheap ones the first of `shares`.
+    """Return the cheapest division of the `case`; of equally cheap ones the first of `shares`.
 
     Where no division is feasible, or the server alone is cheapest, `tokens` is None and `reason` says why. Where all
     candidates are infeasible, it is the reason of the last one.

@@ -261,7 +261,8 @@ class Session:
             self.ending.unless(self.silence.check(now, out), now, out)
         if self.assist is not None and not self.ending.ended:
             self.ending.unless(self.assist.check_clock(now, out), now, out)
-        return self._noted(now, out)
+        # Most calls come for text that is due: whose silence counts has not changed then.
+        return self._noted(now, out) if out else self._settle(now, out)
 
     def cancelled(self, now: float) -> list[Effect]:
         """Stop everything because the reader has left; `Finish("cancelled")` follows the last `stopped`."""

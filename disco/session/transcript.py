@@ -287,36 +287,6 @@ class Transcript:
                     self._delivered.append(delta.text)
         return deltas
 
-    def take_stretch(
-        self,
-        written: tuple[list[float], list[str], list[int]],
-        released: tuple[list[float], list[str], list[int]],
-    ) -> None:
-        """Store texts without token ids that a driver has put through the playback itself.
-
-        Args:
-            written: when each text was written, s; the texts; how many tokens each of them is.
-            released: the same for the texts that have been released.
-        """
-        written_at, texts, tokens = written
-        if texts:
-            count, segment = sum(tokens), self.segments[-1]
-            state = segment.writer
-            self._note_turn(state)
-            state.last_at = written_at[-1]
-            state.tokens += count
-            state.parts += texts
-            segment.tokens += count
-            self.tokens += count
-            self.generated.at += written_at
-            self.generated.tokens += tokens
-            self._text += texts
-            self._ids = None
-        released_at, texts, tokens = released
-        self.released.at += released_at
-        self.released.tokens += tokens
-        self._delivered += texts
-
     def take_back(self, position: int) -> list[Delta]:
         """Remove unreleased text after `position` from the answer, and the call behind it that is held back."""
         taken, held = self.playback.retract(position), self._held

@@ -158,6 +158,10 @@ def equation3(path: SplitPath, prompt_tokens: int) -> int:
     nothing. Then chunks would only wait in the cloud, so the prompt is one chunk. (2) knows `g` at one point only;
     `Curve` interpolates.
 
+    Args:
+        path: where the prompt goes.
+        prompt_tokens: of the prompt; at least 1.
+
     Raises:
         ValueError: no tokens.
     """
@@ -372,7 +376,7 @@ class CloudMonitor:
 
         Args:
             rows: all of it; at least 1.
-            seconds: its computing time.
+            seconds: its computing time, s.
             load: of its rows those that count as load, as without the rows of the device that asks; None: all.
 
         Raises:

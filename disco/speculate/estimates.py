@@ -27,6 +27,10 @@ class Smoothed:
 
     Attributes:
         value: None before the first measurement.
+
+    Args:
+        weight: of a new measurement, once there are enough for it; 0 to 1.
+        cuts: whether one counts as at most four times the average.
     """
 
     __slots__ = ("_count", "_cuts", "_weight", "value")
@@ -37,7 +41,7 @@ class Smoothed:
         self.value: float | None = None
 
     def add(self, measured: float, times: int = 1) -> None:
-        """Learn a measurement that counts as so many; one that is not a finite number of at least 0 is passed over."""
+        """Learn a `measured` value that counts as so many `times`; one that is not finite or below 0 is passed over."""
         if not (measured >= 0 and isfinite(measured)):
             return
         self._count += 1
@@ -85,7 +89,7 @@ class Acceptance:
             counts[1] = counts[1] * self._keep + (not right)
 
     def at(self, place: int, weight: float = 4.0) -> float:
-        """Return the probability at a place of the window, from 0; where little is known, close to `value`."""
+        """Return the probability at a place of the window, from 0, where `value` counts as `weight` tokens, too."""
         right, wrong = self._by_place[place] if place < len(self._by_place) else (0.0, 0.0)
         return (right + weight * self.value) / (right + wrong + weight)
 

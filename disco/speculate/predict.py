@@ -59,7 +59,7 @@ def token_s(window: int, seen: Seen, parallel: int = 1) -> float:
     Args:
         window: drafted tokens of a round. 0 is the target alone, which streams its tokens: no round trip between them.
         seen: the measurements.
-        parallel: windows in flight; 1 is strictly in turn. See the module for the formula.
+        parallel: number of windows in flight; 1 is strictly in turn. See the module for the formula.
     """
     if window <= 0:
         return round_s(0, seen)

@@ -21,7 +21,7 @@ from disco.judging.score_history import ScoreHistory
 from disco.judging.threshold_rules import judge
 from disco.profiles import Empirical, Lengths, load_device, load_server
 from disco.replay import alpaca_like
-from disco.replay.vector.policy_delays import delays
+from disco.replay.vector.arm_delays import delays
 from disco.session.switching.answer_lengths import AnswerLengths
 from disco.speculate.chunks import PassTimes, SplitPath, equation3, makespan_chunk, prompt_s
 from disco.speculate.predict import token_s

@@ -6,13 +6,15 @@ import argparse
 import json
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
-from typing import Any
+from typing import Any, Final
 
-from disco.replay import open_executor
-from papers.paper_table import PaperTable
+from disco.replay import Table, open_executor
 from papers.terminal import Screen, check_output, screen_beside, write
 
-__all__ = ["evaluate", "options", "print_tables"]
+__all__ = ["UNKNOWN", "evaluate", "options", "print_tables"]
+
+UNKNOWN: Final = "–"
+"""A cell without a figure."""
 
 
 def options(name: str, about: str, *, page: bool = True, processes: bool = True) -> argparse.ArgumentParser:
@@ -40,7 +42,7 @@ def options(name: str, about: str, *, page: bool = True, processes: bool = True)
 def evaluate(
     arguments: argparse.Namespace,
     run: Callable[..., Any],
-    tables: Callable[[Any], Iterable[PaperTable]],
+    tables: Callable[[Any], Iterable[Table]],
     page: Callable[[Any], str] | None = None,
     *,
     amount: Mapping[str, Any],
@@ -73,7 +75,7 @@ def evaluate(
     return 0
 
 
-def print_tables(screen: Screen, tables: Iterable[PaperTable]) -> None:
+def print_tables(screen: Screen, tables: Iterable[Table]) -> None:
     """Print tables, each with its notes."""
     for table in tables:
         screen.table(table.title, table.header, table.rows)

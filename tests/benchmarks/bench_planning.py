@@ -39,7 +39,7 @@ from disco.dispatch import (
 )
 from disco.profiles import Empirical, Lengths, Rolling
 from disco.rates import Rates
-from disco.replay.vector.policy_delays import delays
+from disco.replay.vector.arm_delays import delays
 from disco.request import Request
 
 PAPER_MS = {

@@ -27,7 +27,7 @@ from disco.replay.workload.trace import Trace
 from disco.session.switching.migration_rule import MigrationVerdict, Snapshot, decide
 
 SEED = 1
-ARM = Arm("race", migrate=True)
+ARM = Arm("race", migrate=True, order="make_before_break")  # the order of the system by hand
 SCENARIO = Scenario(
     name="bench",
     device=DeviceProfile(

@@ -22,8 +22,7 @@ from disco.cost import PAPER_DEVICE_CONSTRAINED, PAPER_SERVER_CONSTRAINED
 from disco.dispatch import Features, build_policy
 from disco.playback.reader_metrics import quantile
 from disco.profiles import load_device, load_server
-from disco.replay.metrics.per_seed import SeedFigures, figures_of
-from disco.replay.metrics.running_tally import Tally
+from disco.replay.metrics.per_seed import SeedFigures, Tally, figures_of
 from disco.replay.vector.arm_delays import policy_name
 from disco.replay.vector.evaluator import evaluate
 from disco.replay.workload.scenario import DEVICE, Arm, Scenario, Workload, resolve, scenario_for

@@ -105,11 +105,13 @@ async def grows(requests: int, warm_up: int) -> float:
             await ask(warm_up)
             before, blocks = held(), sys.getallocatedblocks()
             await ask(requests)
+            # On a busy machine the last ones are still closing.
+            await until(lambda: len(tasks()) <= before[2])
             after, grown = held(), sys.getallocatedblocks() - blocks
             # A connection more or less is kept open for the next one.
             assert abs(after[0] - before[0]) <= 4
             assert after[1] <= before[1] + 6  # the loop's own threads look names up, and come and go
-            assert after[2] <= before[2]  # a connection of the warm-up may still have been closing
+            assert after[2] <= before[2]
             assert not client.server._attempts
             return grown / requests
 

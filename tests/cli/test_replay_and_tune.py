@@ -10,15 +10,14 @@ import numpy as np
 import pytest
 
 from disco.cli import main
-from disco.cli.main import _parser
-from disco.cli.option_types import parse_budgets, parse_exchange_rate, parse_policies, parse_price
-from disco.cli.replay_options import DEFAULT_EXCHANGE_RATE, DEFAULTS, OBJECTIVES
+from disco.cli.replay.policies import TAIL, parse_policies, parse_shares
+from disco.cli.replay.situation import DEFAULT_EXCHANGE_RATE, parse_exchange_rate
+from disco.cli.shared_options import parse_price
 from disco.cost import PAPER_DEVICE_CONSTRAINED, ExchangeRate
 from disco.dispatch import load_preset
 from disco.profiles import load_device, load_lengths, load_server, save_profile, user_profile_dir
 from disco.replay.formats import write_trace
 from disco.replay.sweeps.sweep import sweep
-from disco.replay.tuning import objective
 from disco.replay.workload.scenario import Arm, scenario_for
 from disco.replay.workload.synthetic import alpaca_like, synthetic_trace
 
@@ -173,6 +172,23 @@ def test_the_preset_loads_with_a_sentence_true_to_the_table_and_what_cannot_be_h
     assert not out.exists()
 
 
+def test_drawn_requests_are_tuned_on_like_the_same_ones_in_a_file(tmp_path, capsys):
+    drawn, path = ["--requests", "120", "--mean-interval", "5"], str(tmp_path / "synthetic.csv")
+    shipped = load_lengths("lengths-azure-conv-2023")
+    write_trace(synthetic_trace(requests=120, seed=0, prompts=shipped, mean_interval_s=5.0), path)
+    options = ["--max-tokens=16", "--jobs=1", "--verify-requests=10", "--out"]
+    said = []
+    for trace, more in (("synthetic", drawn), (path, [])):
+        out = tmp_path / f"{len(said)}.toml"
+        assert main(["tune", trace, *more, *options, str(out)]) == 0
+        told = capsys.readouterr().out
+        said.append(
+            (out.read_text(encoding="utf-8"), told[told.index("The best of") : told.index("Preset:")])
+        )
+        assert ("Lengths: lengths-azure-conv-2023." in " ".join(told.split())) == bool(more)
+    assert said[0] == said[1]
+
+
 # ---------------------------------------------------------------------- mistakes
 
 MISTAKES = [
@@ -201,9 +217,11 @@ MISTAKES = [
     ("--json x.out --html x.out", "--html x.out: --json writes this file too"),
     ("--format burst", "Did you mean 'burstgpt'"),
     # What does not apply is named, not ignored.
-    ("--chunk-rows 9 --events", "--events does not apply to a trace file in chunks"),
-    ("--lengths x", "--lengths does not apply"),
-    ("--requests 3", "--requests does not apply to a trace file; it is for `synthetic` requests"),
+    *(
+        (f"--chunk-rows 9 {option}", f"{option.split()[0]} does not apply to a trace file in chunks")
+        for option in ("--events", "--migrate", "--pair x")
+    ),
+    ("--policy cascade", "'cascade' is a preset, not a policy"),
     ("--policy race --budget 0.5", "--budget does not apply to race"),
     ("--policy random --policy oracle --tail 0.1", "--tail does not apply to oracle and random"),
     ("--policy oracle --migrate", "--migrate does not apply to oracle"),
@@ -234,11 +252,12 @@ def refused(capsys, *arguments: str) -> str:
     ("arguments", "message"),
     [
         *((f"replay TRACE {options}", message) for options, message in MISTAKES),
-        ("replay nowhere", "for `disco replay` also `synthetic`"),
+        *((f"{command} nowhere", "A trace is a file, or `synthetic`") for command in ("replay", "tune")),
         ("replay nowhere.csv", "nowhere.csv"),
         ("replay synthetic --arrivals gama", "Did you mean 'gamma'"),
         ("replay synthetic --requests 0", "requests must be at least 1"),
-        ("replay synthetic --skip-invalid", "--skip-invalid does not apply to `synthetic` requests"),
+        ("replay --events synthetic", "`synthetic` before all options"),
+        ("tune synthetic --requests 0", "requests must be at least 1"),
         ("chat --model m", "--model names the server's model, but without OPENAI_API_KEY there is no server"),
         ("serve --local none --isolation process", "--isolation is for a local model"),
         ("serve --local none --runtime prebuilt", "--runtime is for a local model"),
@@ -250,10 +269,61 @@ def test_a_mistake_is_one_clear_line(path, arguments, message, capsys):
     assert message in refused(capsys, *arguments.replace("TRACE", path).split())
 
 
+OF_FILE, OF_LIVED, OF_PRESETS, OF_VERDICTS, OF_SYNTHETIC = (
+    f"`disco replay {form}`"
+    for form in ("FILE", "FILE --as-recorded", "FILE --preset P", "FILE --verdicts", "synthetic")
+)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("replay x.csv --requests 3", f"--requests does not apply to {OF_FILE}; it is for {OF_SYNTHETIC}"),
+        ("replay x.csv --lengths=x", f"--lengths does not apply to {OF_FILE}; it is for {OF_SYNTHETIC}"),
+        ("replay synthetic --skip-invalid", f"does not apply to {OF_SYNTHETIC}; it is for {OF_FILE}"),
+        ("replay synthetic --preset cascade", f"it is for {OF_LIVED} and {OF_PRESETS}"),
+        ("replay --verdicts r.jsonl --tail 0.1", f"does not apply to {OF_VERDICTS}; it is for {OF_FILE} and"),
+        ("replay r.jsonl --verdicts --preset cascade", f"--verdicts does not apply to {OF_PRESETS}"),
+        ("replay r.jsonl --preset=cascade --policy race", f"it is for {OF_FILE} and {OF_SYNTHETIC}\n"),
+        ("replay r.jsonl --beta 0.1", f"it is for {OF_VERDICTS}\n"),
+        ("tune x.csv --requests 3", "does not apply to `disco tune FILE`; it is for `disco tune synthetic`"),
+        ("tune synthetic --format auto", "it is for `disco tune FILE`\n"),
+        ("replay r.jsonl other.jsonl", "unrecognized arguments: other.jsonl"),
+        ("replay", "required: FILE"),
+        ("state show --all", "disco state show: error: unrecognized arguments: --all"),
+    ],
+)
+def test_an_option_of_another_form_is_refused_with_its_place(arguments, message, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(arguments.split())
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_help_shows_a_form_of_replay_with_its_own_options_only(capsys):
+    def shown(arguments: str) -> set[str]:
+        with pytest.raises(SystemExit, match="0"):
+            main([*arguments.split(), "--help"])
+        return set(re.findall(r"^  (--[\w-]+)", capsys.readouterr().out, re.MULTILINE))
+
+    verdicts = {"--verdicts", "--beta", "--histories", "--json"}
+    assert shown("replay routes.jsonl --verdicts") == shown("replay --verdicts") == verdicts
+    of_presets = {"--preset", "--pair", "--histories", "--max-tokens", "--seeds", "--json"}
+    assert shown("replay FILE --preset P") == of_presets
+    assert shown("replay synthetic") - shown("replay FILE") == {
+        *("--requests", "--arrivals", "--mean-interval", "--lengths")
+    }
+    assert shown("replay FILE") - shown("replay synthetic") == {"--format", "--skip-invalid", "--chunk-rows"}
+    assert shown("replay") == set()
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
         "replay IN --json IN",
+        "replay IN --verdicts --json IN",
+        "replay x.jsonl --preset IN --json IN",
+        "replay x.jsonl --pair IN --json IN",
         "replay IN --html ./IN",
         "replay VIA --json IN",
         "replay synthetic --device IN --json IN",
@@ -288,10 +358,10 @@ def test_without_plotly_a_page_is_refused_before_the_work(path, capsys, monkeypa
 
 
 def test_what_options_mean():
-    assert parse_budgets("0.1,0.3") == [0.1, 0.3]
-    assert parse_budgets("0:1:0.1") == [i / 10 for i in range(11)]
-    assert parse_budgets("0:1:0.3") == [0.0, 0.3, 0.6, 0.9]
-    assert parse_budgets("1:1:1") == [1.0]
+    assert parse_shares("0.1,0.3") == [0.1, 0.3]
+    assert parse_shares("0:1:0.1") == [i / 10 for i in range(11)]
+    assert parse_shares("0:1:0.3") == [0.0, 0.3, 0.6, 0.9]
+    assert parse_shares("1:1:1") == [1.0]
     assert parse_price("0.15,0.60").usd_per_mtok_out == 0.6
     assert parse_exchange_rate("4e-12") == ExchangeRate(usd_per_mflop=4e-12)
     assert parse_exchange_rate("device-constrained") == PAPER_DEVICE_CONSTRAINED
@@ -299,13 +369,5 @@ def test_what_options_mean():
 
 
 def test_defaults_of_the_command_and_of_the_library_agree():
-    """`options.py` repeats them so that --help stays quick."""
-    assert OBJECTIVES == objective.OBJECTIVES
     assert float(DEFAULT_EXCHANGE_RATE) == load_preset("balanced").cost.exchange_rate
-    commands = _parser()._subparsers._group_actions[0].choices
-    for name in ("replay", "tune"):
-        for action in commands[name]._actions:
-            if action.dest in DEFAULTS:
-                assert action.default is None, "otherwise nobody sees whether it was given"
-                shown = action.help.partition("(default: ")[2]
-                assert shown.startswith(("by its columns", str(DEFAULTS[action.dest]).removesuffix(".0")))
+    assert Arm("random").tail == TAIL

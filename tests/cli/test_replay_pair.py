@@ -8,7 +8,7 @@ import re
 import pytest
 
 from disco.cli import main
-from disco.replay.pairs.pair_trace import FleetRequest, write_trace
+from disco.replay.pairs.draft_trace import DraftedRequest, write_drafts
 
 PAIR = """
 draft_ms = 9.3
@@ -29,7 +29,7 @@ def replayed(tmp_path, pair: str, *options: str) -> list[dict]:
 
 
 def test_drafting_is_faster_at_the_same_first_token_and_both_sides_pay(tmp_path, capsys):
-    write_trace(tmp_path / "acceptance.jsonl", [FleetRequest(9, 9, bytes([1] * 19 + [0]))])
+    write_drafts(tmp_path / "acceptance.jsonl", [DraftedRequest(9, 9, bytes([1] * 19 + [0]))])
     policies = [option for name in ("server_only", "device_only", "random") for option in ("--policy", name)]
     cells = replayed(tmp_path, f'{PAIR}trace = "acceptance.jsonl"', *policies)
     said = capsys.readouterr()

@@ -20,7 +20,7 @@ from disco.dispatch import (
     WaitTime,
 )
 from disco.profiles import Empirical, Lengths
-from disco.replay.vector.policy_delays import delays
+from disco.replay.vector.arm_delays import delays
 
 DEVICE, SERVER = Candidate("d", "device", prefill_tps=40.0, overhead_s=0.1), Candidate("s", "any")
 # Few distinct values, so that requests tie at a boundary again and again.

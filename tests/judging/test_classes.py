@@ -136,7 +136,7 @@ async def test_recorded_choices_replay_to_the_same_verdicts(monkeypatch, tmp_pat
             for number in range(30):
                 options = {"disco": {**OPTIONS, **({"judge": "off"} if number % 5 == 0 else {})}}
                 await one.chat.completions.create(model="m", messages=question(), extra_body=options)
-    (lower,) = replay_verdicts(read_verdicts(path))
+    (lower,) = replay_verdicts(read_verdicts(path)[0])
     assert (lower.key.model, lower.identical, lower.different, lower.unknown) == ("tier-1/small", 24, 0, 0)
     assert 0 < sum(v.rises for v in lower.verdicts) < 24
 

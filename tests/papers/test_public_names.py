@@ -9,7 +9,6 @@ import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from documentation.public_names import modules
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +35,6 @@ def other_imports(code: str) -> Iterator[str]:
                 yield f"line {node.lineno}: from {node.module} import {', '.join(missing)}"
 
 
-@pytest.mark.xfail(reason="until the laboratory has moved to examples/papers", strict=False)
 def test_examples_import_public_names_only():
     files = sorted((ROOT / "examples").rglob("*.py"))
     assert files

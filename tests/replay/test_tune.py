@@ -15,9 +15,18 @@ from disco.dispatch import load_preset
 from disco.errors import ConfigurationError
 from disco.profiles import load_device, load_lengths, load_server
 from disco.replay.sweeps.sweep import BUDGETLESS, sweep
-from disco.replay.tuning.objective import OBJECTIVES, Trial, TuningObjective, parse_max_cost
-from disco.replay.tuning.preset_file import PresetChoice, write_preset
-from disco.replay.tuning.search import SEARCHED, _own_rate, _Search, tune
+from disco.replay.tuning import (
+    OBJECTIVES,
+    SEARCHED,
+    PresetChoice,
+    Trial,
+    TuningObjective,
+    _own_rate,
+    _Search,
+    parse_max_cost,
+    tune,
+    write_preset,
+)
 from disco.replay.workload.scenario import Arm, Scenario, scenario_for
 from disco.replay.workload.synthetic import alpaca_like, synthetic_trace
 from disco.replay.workload.trace import Trace

@@ -101,3 +101,26 @@ def test_an_empty_answer_is_delivered_where_no_higher_tier_answers():
     session.failed(2, FAILURE, 0.3)
     assert [(j.outcome, j.why) for j in session.rise.judgements] == [("stood", "empty")]
     assert (session.finish_reason, session.transcript.written) == ("stop", "")
+
+
+@pytest.mark.parametrize("display", ["whole", "guard"])
+def test_a_judged_tier_is_held_whatever_an_unjudged_one_before_it_left_open(display):
+    """The first is not judged, so its text would not wait; it has no answer, and the second is doubted."""
+    names = NAMES[:3]
+    plan = Plan((Start(names[0]),), names[1:], cascade=Cascade(tuple((name,) for name in names), display))
+    judges = Judges({names[1]: Doubting(UP)})
+    session = session_of(dict.fromkeys(names, FAST), plan, judge=judges)
+    session.start(0.0)
+    session.deltas(0, [Delta("")], 0.1)
+    session.ended(0, Ended("stop"), 0.2)
+    session.deltas(1, words("It is here"), 0.3)
+    session.woken(0.4)
+    session.ended(1, Ended("stop"), 0.5)
+    session.deltas(2, words("It is there"), 0.6)
+    session.ended(2, Ended("stop"), 0.7)
+    assert session.transcript.written.strip() == "It is there"
+    assert outcomes_of(session) == ["handed_up"]
+
+
+def outcomes_of(session: Session) -> list[str]:
+    return [judgement.outcome for judgement in session.rise.judgements]

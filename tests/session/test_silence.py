@@ -285,7 +285,7 @@ def test_a_process_that_was_busy_reads_what_came_meanwhile_before_it_doubts_anyb
     assert len(session.attempts) == 1
     assert session.wake_at == pytest.approx(0.83)
     session.deltas(0, [Delta(" word")], 0.81)
-    session.woken(0.83)
+    session.woken(session.wake_at)
     assert len(session.attempts) == 1
     session.woken(session.wake_at)
     assert [a.role.value for a in session.attempts] == ["starter", "heir"]

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from disco.speculate import Window, window_of
 from disco.speculate.effects import Draft, Fail, Finish, Send, StopDraft, StopStream, Write
 from disco.speculate.messages import Verdict
 from disco.speculate.rounds import Rounds
-from disco.speculate.windows import Window, window_of
 from tests.speculate.made_verifier import MadeVerifier, Run, Weather, text_of
 
 FINE = Weather()

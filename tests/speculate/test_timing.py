@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from disco.speculate import window_of
 from disco.speculate.effects import Finish
 from disco.speculate.estimates import Estimates
 from disco.speculate.predict import token_s
 from disco.speculate.rounds import Rounds
 from disco.speculate.seen import Seen, VerifyCurve
-from disco.speculate.windows import window_of
 from tests.speculate.made_clock import a_timed
 
 CURVE = VerifyCurve([(1, 0.029), (2, 0.051), (5, 0.063), (9, 0.088), (16, 0.136)])

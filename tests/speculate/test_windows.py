@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from disco.errors import ConfigurationError
+from disco.speculate import WINDOWS, window_of
 from disco.speculate.messages import LONGEST_DRAFT
 from disco.speculate.predict import token_s
 from disco.speculate.seen import Seen, VerifyCurve
-from disco.speculate.windows import WINDOWS, window_of
 from disco.speculate.windows.answer_windows import window_for
 from disco.speculate.windows.network import INPUTS, Block, Network, inputs_of
 from disco.speculate.windows.stabilised import Stabilised

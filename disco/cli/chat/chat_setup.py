@@ -16,9 +16,16 @@ from disco.cli.chat.plain_view import PlainView
 from disco.cli.chat.route_book import RouteBook
 from disco.cli.chat.view import View
 from disco.cli.console import Screen
-from disco.cli.option_types import parse_price
 from disco.cli.output_files import check_output
-from disco.cli.shared_options import add_preset, add_runtime
+from disco.cli.shared_options import (
+    add_local,
+    add_preset,
+    add_price,
+    add_record,
+    add_runtime,
+    add_server_model,
+    parse_price,
+)
 from disco.client import AsyncDisco, RouteLog
 from disco.client.endpoint_catalog.runtimes import Runtime
 from disco.client.settings import Budget
@@ -40,12 +47,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "answers. Type /help in the chat for its commands and keys. Questions may also come through a pipe, one a "
         "line. See docs/how-to/chat.md."
     )
-    parser.add_argument(
-        "--local",
-        default="smollm2-135m",
-        help="local model: a name, a GGUF file, hf:owner/repo/file, or the address of a server on this machine, such "
-        "as http://localhost:11434/v1#qwen3:4b, or an endpoint of an installed package (default: smollm2-135m)",
-    )
+    add_local(parser, others="an endpoint of an installed package")
     parser.add_argument(
         "--isolation",
         choices=("thread", "process"),
@@ -53,14 +55,8 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="where the local model runs (default: thread)",
     )
     add_preset(parser)
-    parser.add_argument(
-        "--model", help="the server's model (default: what OPENAI_MODEL names, else gpt-4o-mini)"
-    )
-    parser.add_argument(
-        "--price",
-        metavar="IN,OUT",
-        help="of the server's model, USD per million tokens, such as 0.15,0.60 (default: the price table's)",
-    )
+    add_server_model(parser)
+    add_price(parser, default="the price table's")
     parser.add_argument(
         "--budget-usd",
         type=float,
@@ -80,9 +76,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="keep your questions in this file for the arrow keys of the next chat; only you may read it (default: "
         "they are kept in memory, and gone at the end)",
     )
-    parser.add_argument(
-        "--record", metavar="FILE", help="append route records, numbers only, for `disco replay` (JSON lines)"
-    )
+    add_record(parser)
     add_runtime(parser)
     parser.set_defaults(run=_chat)
 

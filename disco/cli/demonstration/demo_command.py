@@ -7,7 +7,7 @@ import argparse
 from disco.cli.console import Screen
 from disco.cli.demonstration.demo import run_demo
 from disco.cli.output_files import check_output
-from disco.cli.shared_options import add_runtime
+from disco.cli.shared_options import add_record, add_runtime
 
 __all__ = ["add"]
 
@@ -18,9 +18,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "Starts a real OpenAI-compatible server, or uses your server if OPENAI_API_KEY "
         "(and OPENAI_BASE_URL, OPENAI_MODEL) is set."
     )
-    parser.add_argument(
-        "--record", metavar="FILE", help="append the route records of the answers shown, for `disco show`"
-    )
+    add_record(parser)
     parser.add_argument("--svg", metavar="FILE", help="write what was shown as an SVG of the terminal")
     add_runtime(parser)
     parser.add_argument(

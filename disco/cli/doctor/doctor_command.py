@@ -18,7 +18,7 @@ from disco.cli.console import Screen
 from disco.cli.doctor.examination import TITLES, examine
 from disco.cli.doctor.finding import Finding, Setup
 from disco.cli.doctor.summary import Summary, summarise
-from disco.cli.shared_options import add_preset, add_runtime
+from disco.cli.shared_options import add_local, add_preset, add_runtime, add_server_model, add_state
 from disco.errors import ConfigurationError
 
 __all__ = ["add", "run_doctor"]
@@ -36,20 +36,11 @@ def add(parser: argparse.ArgumentParser) -> None:
         "server only requests that cost nothing, unless --ask is given. Exit status 0: a model can answer, and no "
         "fault was found; else 1. See docs/how-to/doctor.md."
     )
-    parser.add_argument(
-        "--local",
-        default="smollm2-135m",
-        help="local model: a name, a GGUF file, hf:owner/repo/file, the address of a local server such as "
-        "http://localhost:11434/v1#qwen3:4b, or `none` (default: smollm2-135m)",
-    )
+    add_local(parser, others="`none`")
     add_runtime(parser)
     add_preset(parser)
-    parser.add_argument(
-        "--model", help=f"the server's model (default: what {_MODEL_VARIABLE} names, else {_USUAL_MODEL})"
-    )
-    parser.add_argument(
-        "--state", metavar="FILE", help="the state file, or `off` (default: $DISCO_STATE, else the user's)"
-    )
+    add_server_model(parser)
+    add_state(parser, off=True)
     parser.add_argument(
         "--ask",
         action="store_true",

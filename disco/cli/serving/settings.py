@@ -26,6 +26,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from disco._settings_files import settings_toml
+from disco.cli.shared_options import LOCAL_MODEL, RECORD
 from disco.client.endpoint_catalog.local_servers import is_address
 from disco.client.endpoint_catalog.plugged import as_plugin
 from disco.client.request_options import DEFAULT_PRESET
@@ -42,7 +43,6 @@ __all__ = [
     "table_name",
 ]
 
-USUAL_LOCAL: Final = "smollm2-135m"
 MAX_ANSWERS: Final = 256
 MAX_ROUNDS: Final = 1024  # of these, most wait for the model; two windows of an answer may be on their way
 CONTEXT_TOKENS: Final = 4096
@@ -247,7 +247,7 @@ class ServeSettings(_Table):
         None,
         "local model: a name, a GGUF file, hf:owner/repo/file, an endpoint of an installed package (KIND:ARGUMENT, see "
         "`disco plugins`), or `none`; in a file with named models, of all that do not say otherwise",
-        usual=f"{USUAL_LOCAL}; with --layers or named models none",
+        usual=f"{LOCAL_MODEL}; with --layers or named models none",
     )
     isolation: Literal["thread", "process"] = _option(
         "thread",
@@ -370,9 +370,7 @@ class ServeSettings(_Table):
         ge=0.0,
         le=1e9,
     )
-    record: FileName | None = _option(
-        None, "append route records, numbers only, for `disco replay` (JSON lines)", metavar="FILE"
-    )
+    record: FileName | None = _option(None, RECORD, metavar="FILE")
     log_level: Literal["debug", "info", "warning", "error"] = _option(
         "warning",
         "lowest level of the log on standard error: warning shows failures, info also answers",
@@ -391,7 +389,7 @@ class ServeSettings(_Table):
         """Return the local model of every client whose own settings name none."""
         if self.local is not None:
             return self.local
-        return "none" if self.layers is not None or self.models else USUAL_LOCAL
+        return "none" if self.layers is not None or self.models else LOCAL_MODEL
 
 
 def options_of(table: type[BaseModel] = ServeSettings, path: tuple[str, ...] = ()) -> Iterator[_Option]:

@@ -17,6 +17,14 @@ from disco._resources import resource_text
 from disco.cli.console import Screen
 from disco.cli.model_argument import open_model
 from disco.cli.serving.serve_setup import KEY_VARIABLE, callers_key
+from disco.cli.shared_options import (
+    LOCAL_MODEL,
+    WHOLE_MODEL,
+    add_json,
+    add_key_file,
+    add_prompts,
+    add_threads,
+)
 from disco.cli.speculation.check_report import MODES, WINDOWS, Pace, Result, best, remedies, table
 from disco.cli.speculation.pair_measurement import Drafts, PairMeasurement, Proof, Written
 from disco.cli.speculation.prefixes_probe import Prefixes, probe_prefixes
@@ -53,33 +61,23 @@ def add(parser: argparse.ArgumentParser) -> None:
     check.add_argument("url", metavar="URL", help="of the server, such as http://127.0.0.1:8642")
     check.add_argument(
         "--local",
-        default="smollm2-135m",
+        default=LOCAL_MODEL,
         metavar="MODEL",
-        help="the model that drafts: a name, a GGUF file, hf:owner/repo/file, or one of these with @TYPE (@Q8_0: "
-        "requantised) (default: smollm2-135m)",
+        help=f"the model that drafts: {WHOLE_MODEL} (default: %(default)s)",
     )
-    check.add_argument(
-        "--threads", type=int, metavar="N", help="of the model that drafts (default: all cores but one)"
-    )
+    add_threads(check)
     check.add_argument(
         "--drafter",
         choices=("local", "ngram"),
         default="local",
         help="what drafts: the local model, or copies from prompt and answer (default: local)",
     )
-    check.add_argument("--key-file", metavar="FILE", help="a file that contains only the server's key")
-    check.add_argument(
-        "--prompts", metavar="FILE", help="sample prompts, one on each line (default: four shipped ones)"
-    )
-    check.add_argument(
-        "--tokens", type=int, default=_TOKENS, metavar="N", help=f"tokens of each answer (default: {_TOKENS})"
-    )
+    add_key_file(check, KEY_VARIABLE)
+    add_prompts(check, tokens=_TOKENS)
     check.add_argument(
         "--model", default="", help="name of the server's model in requests (default: its own)"
     )
-    check.add_argument(
-        "--json", action="store_true", help="print the results as JSON, and all else on standard error"
-    )
+    add_json(check)
     check.set_defaults(run=run_check)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from disco.cli.serving.serve_setup import KEY_VARIABLE
+from disco.cli.shared_options import WHOLE_MODEL, add_json, add_key_file, add_prompts, add_threads
 from disco.cli.split.split_audit import run_audit
 from disco.cli.split.split_check import run_check
 from disco.cli.split.split_cut import USUAL_LAYERS, run_cut
@@ -15,7 +17,7 @@ __all__ = ["add"]
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the options of `disco split`."""
     subcommands = parser.add_subparsers(required=True, metavar="WHAT")
-    model = "the whole model: a name, a GGUF file, hf:owner/repo/file, or one of these with @TYPE (@Q8_0: requantised)"
+    model = f"the whole model: {WHOLE_MODEL}"
     cut = subcommands.add_parser(
         "cut",
         help="write the files of both sides",
@@ -47,10 +49,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     _add_layers(audit)
     audit.add_argument("--text", metavar="FILE", help="a text of yours (default: six shipped ones)")
     audit.add_argument("--show", action="store_true", help="print what was recovered")
-    audit.add_argument("--threads", type=int, metavar="N", help="of llama.cpp (default: all cores but one)")
-    audit.add_argument(
-        "--json", action="store_true", help="print the results as JSON, and all else on standard error"
-    )
+    add_threads(audit)
+    add_json(audit)
     audit.set_defaults(run=run_audit)
     _add_check(subcommands)
 
@@ -64,20 +64,13 @@ def _add_check(subcommands: Any) -> None:
     )
     check.add_argument("device", metavar="DEVICE_FILE", help="NAME.device.gguf; NAME.head.gguf is beside it")
     check.add_argument("--base-url", metavar="URL", required=True, help="of the layer server")
-    check.add_argument(
-        "--key-file", metavar="FILE", help="holds the server's key (default: $DISCO_SERVER_KEY)"
-    )
+    add_key_file(check, KEY_VARIABLE)
     check.add_argument(
         "--wire", choices=("float16", "float32"), default="float16", help="how states are sent (%(default)s)"
     )
-    check.add_argument("--prompts", metavar="FILE", help="one prompt a line (default: four shipped ones)")
-    check.add_argument("--tokens", type=int, default=48, metavar="N", help="of each answer (%(default)s)")
-    check.add_argument(
-        "--threads", type=int, default=1, metavar="N", help="of the device's part (%(default)s)"
-    )
-    check.add_argument(
-        "--json", action="store_true", help="print the results as JSON, and all else on standard error"
-    )
+    add_prompts(check, tokens=48)
+    add_threads(check, default=1)
+    add_json(check)
     check.set_defaults(run=run_check)
 
 

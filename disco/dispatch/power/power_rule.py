@@ -114,7 +114,13 @@ def _holds(condition: Condition, readings: PowerReadings, section: PowerSection,
 
 
 def power_of(state: PowerState, readings: PowerReadings, section: PowerSection) -> Power:
-    """Return what follows from the conditions that hold; the readings are for the record."""
+    """Return what follows from the conditions that hold.
+
+    Args:
+        state: which conditions hold.
+        readings: noted in the result, for the record.
+        section: the preset's.
+    """
     holding = state.holding
     factor = (
         section.low_factor if "low" in holding else section.battery_factor if "battery" in holding else 1.0
@@ -133,7 +139,7 @@ def power_of(state: PowerState, readings: PowerReadings, section: PowerSection) 
 
 
 def with_offline(power: Power | None, offline: Collection[str]) -> Power | None:
-    """Add that this machine has no route to some endpoints, of which `offline` has the names."""
+    """Add to a `power` that this machine has no route to some endpoints, of which `offline` has the names."""
     if power is None or not offline:
         return power
     return replace(power, conditions=tuple(sorted({*power.conditions, "offline"})))
@@ -157,6 +163,10 @@ def with_traffic(candidate: Candidate, usd_per_mb: float) -> Candidate:
     """Return an endpoint as plans see it where its traffic is paid for: each token costs its bytes as well.
 
     The ledger and the budgets count what the server charges, as before.
+
+    Args:
+        candidate: one on this device is returned as it is.
+        usd_per_mb: what 10⁶ bytes to or from the server count as, USD.
     """
     if not usd_per_mb or candidate.reach != "any":
         return candidate

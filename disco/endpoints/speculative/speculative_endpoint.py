@@ -42,7 +42,7 @@ class SpeculativeEndpoint(Endpoint):
     Args:
         server: the server.
         pairing: what is known about it.
-        window: name of the rule for the number of drafted tokens (`speculate.windows`), or a fixed number of them.
+        window: name of the rule for the number of drafted tokens (`speculate.WINDOWS`), or a fixed number of them.
         max_window: most drafted tokens of a round.
         parallel: windows in flight at the same time; 1 drafts and verifies in turn.
         min_gain: the share of the time per token that drafting has to save.

@@ -1,7 +1,7 @@
 """The formats that disco reads, and how it detects them.
 
-To add one: write its `Adapter` in its own file (the class says how; `mooncake.py` is the shortest with a unit,
-`llmperf.py` the shortest with a function per row) and add it to `FORMATS`. Nothing else is needed: `read_trace`,
+To add one: write its `Adapter` in `vendors` (the class says how; `MOONCAKE` is the shortest with a unit, `LLMPERF` the
+shortest with a function per row) and add it to `FORMATS`. Nothing else is needed: `read_trace`,
 `read_chunks`, "auto", the command line's choices and the error messages read this mapping.
 """
 
@@ -12,13 +12,8 @@ from pathlib import Path
 
 from disco.errors import ConfigurationError, meant, nearest
 from disco.replay.formats.format_adapter import Adapter
-from disco.replay.formats.vendors.azure import AZURE
-from disco.replay.formats.vendors.burstgpt import BURSTGPT
-from disco.replay.formats.vendors.llmperf import LLMPERF
-from disco.replay.formats.vendors.mooncake import MOONCAKE
-from disco.replay.formats.vendors.own_format import OWN
-from disco.replay.formats.vendors.route_records import ROUTES
-from disco.replay.formats.vendors.vllm import VLLM
+from disco.replay.formats.route_records import ROUTES
+from disco.replay.formats.vendors import AZURE, BURSTGPT, LLMPERF, MOONCAKE, OWN, VLLM
 
 __all__ = ["AUTO", "FORMATS", "adapter_for"]
 

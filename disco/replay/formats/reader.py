@@ -12,14 +12,11 @@ import numpy as np
 
 from disco.errors import ConfigurationError
 from disco.record.left_out import SkipLog, Skipped
-from disco.replay.formats.columns.assemble import Assembler
-from disco.replay.formats.columns.trace_pieces import join, pick
+from disco.replay.formats.columns import Assembler
+from disco.replay.formats.files import CsvSource, JsonSource, ParquetSource, Source
 from disco.replay.formats.format_registry import AUTO, adapter_for, known_format
-from disco.replay.formats.sources.batches import Source
-from disco.replay.formats.sources.csv_source import CsvSource
-from disco.replay.formats.sources.json_source import JsonSource
-from disco.replay.formats.sources.parquet_source import ParquetSource
 from disco.replay.formats.sources.text_files import existing_file
+from disco.replay.formats.trace_pieces import join, pick
 from disco.replay.workload.trace import Trace
 
 __all__ = ["TraceChunks", "read_chunks", "read_trace"]

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from disco.errors import ConfigurationError
-from disco.replay.formats.columns.trace_pieces import COLUMNS, OPTIONAL
-from disco.replay.formats.sources.parquet_source import pyarrow
+from disco.replay.formats.files import pyarrow
+from disco.replay.formats.trace_pieces import COLUMNS, OPTIONAL
 from disco.replay.workload.trace import Trace
 
 __all__ = ["write_trace"]

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from disco.dispatch.sections import SpeculateSection
 from disco.profiles.profile_toml import read_toml, validate
-from disco.replay.pairs.pair_trace import load_trace
+from disco.replay.pairs.draft_trace import read_drafts
 from disco.replay.pairs.simulated_pair import Pair
 from disco.speculate.seen import VerifyCurve
 
@@ -67,7 +67,7 @@ def load_pair(path: str | PathLike[str]) -> Pair:
     return Pair(
         draft_s=None if content.draft_ms is None else content.draft_ms / 1e3,
         verify=VerifyCurve((rows, ms / 1e3) for rows, ms in content.verify_ms),
-        acceptance=tuple(load_trace(path.parent / str(content.trace))) if acceptance is None else acceptance,
+        acceptance=tuple(read_drafts(path.parent / str(content.trace))) if acceptance is None else acceptance,
         round_trip_s=content.rtt_ms / 1e3,
         jitter_s=content.jitter_ms / 1e3,
         queue_s=content.queue_ms / 1e3,

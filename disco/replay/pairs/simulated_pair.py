@@ -12,11 +12,11 @@ import numpy as np
 from disco.candidate import Payer
 from disco.errors import ConfigurationError
 from disco.rates import Rates
-from disco.replay.pairs.pair_trace import FleetRequest
+from disco.replay.pairs.draft_trace import DraftedRequest
+from disco.speculate import Window
 from disco.speculate.chunks import SplitPath, branch_depth
 from disco.speculate.predict import best_window, token_s
 from disco.speculate.seen import Seen, VerifyCurve
-from disco.speculate.windows import Window
 from disco.speculate.windows.answer_windows import window_for
 
 __all__ = ["Pair", "Sequences"]
@@ -86,7 +86,7 @@ class Pair:
         read_tps: prompt tokens that the drafter reads in a second; None: no time passes.
         drafter: name of who is charged for drafting; the name of a station, or another one.
         rates: what a token costs there.
-        window: a fixed number of drafted tokens, or the name of a rule (`speculate.windows`).
+        window: a fixed number of drafted tokens, or the name of a rule (`disco.speculate.WINDOWS`).
         max_window: most drafted tokens that a rule may choose.
         parallel: windows in flight; 1 drafts and verifies in turn.
         min_gain: the share of the time per token that drafting has to save; None: draft always.
@@ -96,7 +96,7 @@ class Pair:
 
     draft_s: float | None
     verify: VerifyCurve
-    acceptance: float | tuple[FleetRequest, ...]
+    acceptance: float | tuple[DraftedRequest, ...]
     round_trip_s: float = 0.0
     jitter_s: float = 0.0
     queue_s: float = 0.0

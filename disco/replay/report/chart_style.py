@@ -61,7 +61,12 @@ _SYMBOLS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How a policy is drawn in every plot; the oracle's colour is the theme's text colour."""
+    """How a line is drawn in every plot; the oracle's colour is the theme's text colour.
+
+    Attributes:
+        colour: `#rrggbb`, or "@ink" and its like.
+        dash, symbol: plotly's names.
+    """
 
     colour: str
     dash: str
@@ -131,7 +136,12 @@ def literal(text: str) -> str:
 
 
 def numbers(values: Iterable[float], digits: int = 4) -> list[float | None]:
-    """Return values rounded to significant digits, None where there is nothing to draw."""
+    """Return `values` rounded, None where there is nothing to draw.
+
+    Args:
+        values: in any unit.
+        digits: number of significant digits.
+    """
     return [float(f"{value:.{digits}g}") if known(value) else None for value in values]
 
 
@@ -142,7 +152,14 @@ def see_through(colour: str, alpha: float) -> str:
 
 
 def band(x: Sequence[float], low: Sequence[float], high: Sequence[float], colour: str) -> Trace:
-    """Return the area between two curves."""
+    """Return the trace of the area between two curves.
+
+    Args:
+        x: where the curves have their points.
+        low: the lower curve's values there.
+        high: the upper one's.
+        colour: of the area, `#rrggbb`.
+    """
     return {
         "type": "scatter",
         "x": numbers([*x, *reversed(x)]),
@@ -157,7 +174,7 @@ def band(x: Sequence[float], low: Sequence[float], high: Sequence[float], colour
 
 
 def axis(title: str, **more: Any) -> dict[str, Any]:
-    """Return an axis with a title, in the page's style."""
+    """Return plotly's axis with a `title`, in the page's style; `more`: plotly's own settings."""
     return {
         "title": {"text": title, "standoff": 10},
         "gridcolor": "@grid",
@@ -172,7 +189,7 @@ def axis(title: str, **more: Any) -> dict[str, Any]:
 
 
 def log_axis(title: str, **more: Any) -> dict[str, Any]:
-    """Return a logarithmic axis of seconds with readable ticks."""
+    """Return a logarithmic `axis` of seconds with a `title` and readable ticks; `more`: plotly's own settings."""
     ticks = [digit * 10.0**power for power in range(-3, 4) for digit in (1, 2, 5)]
     return axis(title, type="log", tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks], **more)
 
@@ -190,7 +207,7 @@ def legend_above(y: float = 1.02) -> dict[str, Any]:
 
 
 def layout(**more: Any) -> dict[str, Any]:
-    """Return a layout in the page's style."""
+    """Return plotly's layout in the page's style; `more`: plotly's own settings."""
     return {
         "height": 380,
         "margin": {"l": 60, "r": 16, "t": 30, "b": 52},

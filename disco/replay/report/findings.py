@@ -176,8 +176,8 @@ def _distance(cell: Cell, regret_s: float) -> str:
     known_bound = f"An oracle that knows every TTFT in advance has {number(oracle_s)} s at {same}"
     if regret_s < SAME_S:
         return f"{known_bound}: no better."
-    share = f" ({regret_s / oracle_s * 100:.0f} %)" if oracle_s > 0 else ""
-    return f"{known_bound}: {number(regret_s)} s{share} is the most that could still be gained."
+    share = f"{regret_s / _p99(cell) * 100:.0f} %"
+    return f"{known_bound}: {number(regret_s)} s ({share}) is the most that could still be gained."
 
 
 def _overall(found: Sequence[_Best], *, of: int) -> list[str]:

@@ -71,7 +71,7 @@ class PageContent:
 
 
 def render_page(content: PageContent) -> str:
-    """Return the page as text; write it to a file and open it in any browser, without a network.
+    """Return the page of a `content` as text; write it to a file and open it in any browser, without a network.
 
     Raises:
         ConfigurationError: plotly is not installed.

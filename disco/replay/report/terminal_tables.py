@@ -17,10 +17,8 @@ from disco.replay.report.report_data import (
 )
 from disco.replay.report.table import Table
 
-__all__ = ["TableData", "scenario_tables", "share", "spread", "terminal_tables", "times"]
+__all__ = ["scenario_tables", "share", "spread", "terminal_tables", "times"]
 
-
-TableData = Table  # the name that the papers' pages still use
 
 Row = tuple[Line, Cell, Cell | None]  # the line, its cell, and server_only's on the same scenario
 Column = tuple[str, Callable[[Row], str]]

@@ -19,7 +19,7 @@ from disco.errors import ConfigurationError
 from disco.rates import Rates
 from disco.record.left_out import SkipLog, Skipped
 from disco.record.reading import records_of
-from disco.replay.formats.vendors.route_records import on_mains
+from disco.replay.formats.route_records import on_mains
 from disco.replay.shadow.shadow_recording import Seen, candidate_of, counted_tokens, seen_in
 from disco.replay.shadow.shadow_times import EndpointTimes
 from disco.replay.stations.station import DEFAULT_TPS, Station, key_of

@@ -17,7 +17,7 @@ from disco.replay.pairs.simulated_pair import Pair
 from disco.replay.pairs.simulated_split import Split
 from disco.replay.simulator.device_queue import SharedDevice
 
-__all__ = ["DEFAULT_TPS", "PLANNED_QUANTILE", "Station", "check_stations", "key_of"]
+__all__ = ["DEFAULT_TPS", "PLANNED_QUANTILE", "Station", "Timing", "check_stations", "key_of"]
 
 DEFAULT_TPS = 50.0  # tokens/s, if a server's profile has no decode rate
 PLANNED_QUANTILE = 0.9  # of a drawn TTFT: plan it slow, because a migration that is late is abandoned
@@ -126,7 +126,7 @@ class Station:
         rank: int = 0,
         fault: Fault | None = None,
     ) -> Station:
-        """Return a model on one of the user's machines, from its profile; see the attributes.
+        """Return a model on one of the user's machines, from its `profile`; see `stations.Station` for the others.
 
         Raises:
             ConfigurationError: the model is to be unloaded, and the profile does not say how long loading takes.
@@ -163,7 +163,7 @@ class Station:
         rank: int = 0,
         fault: Fault | None = None,
     ) -> Station:
-        """Return a model behind an API, from its profile; see the attributes."""
+        """Return a model behind an API, from its `profile`; see `stations.Station` for the others."""
         return cls(
             name=name,
             reach=reach,
@@ -189,7 +189,7 @@ class Station:
         rank: int = 0,
         fault: Fault | None = None,
     ) -> Station:
-        """Return a model cut in two; see the attributes. What its drafts cost is in `split`.
+        """Return a model cut in two, with what its drafts cost, from `split`; see `stations.Station` for the others.
 
         Its place is "server", as live: states leave this machine, from which a prompt can be read back.
         """

@@ -111,10 +111,10 @@ class StationOutcome:
         return int(self.ttft_s.size)
 
     def share_won(self, name: str) -> float:
-        """Return the share of all requests whose first token this station wrote."""
+        """Return the share of all requests whose first token the station of this `name` wrote."""
         return float(np.mean(self.winner == self.names.index(name)))
 
     def share_of_prompts(self, name: str) -> float:
-        """Return the share of all prompt tokens that this station was started on."""
+        """Return the share of all prompt tokens that the station of this `name` was started on."""
         total = float(self.request_tokens.sum())
         return float(self.started_tokens[:, self.names.index(name)].sum()) / total if total else 0.0

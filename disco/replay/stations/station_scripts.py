@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
-from itertools import accumulate, chain, islice, repeat
+from itertools import chain, islice, repeat
 from random import Random
 
 import numpy as np
@@ -17,8 +16,6 @@ from disco.judging import best_label
 from disco.profiles import LinearFit
 from disco.replay.pairs.pair_rounds import Asked, PairRounds
 from disco.replay.simulator.device_queue import SharedDevice
-from disco.replay.simulator.paced_flow import KnownPackets
-from disco.replay.simulator.paced_stretch import Pieces
 from disco.replay.stations.station import Station
 from disco.replay.stations.station_workload import StationWorkload
 from disco.request import Prefix
@@ -40,16 +37,7 @@ class Answers:
     """
 
     # Read only after the constructor.
-    __slots__ = (
-        "classes",
-        "columns",
-        "devices",
-        "limit_of",
-        "pieces",
-        "prompt_tokens",
-        "prose",
-        "reads_as_live",
-    )
+    __slots__ = ("classes", "columns", "devices", "limit_of", "prompt_tokens", "prose", "reads_as_live")
 
     def __init__(
         self,
@@ -75,7 +63,6 @@ class Answers:
         self.limit_of = workload.limit_of
         self.classes = workload.classes
         self.prose = prose(int(workload.answer_tokens.max()))
-        self.pieces = _pieces(len(self.prose))
         self.columns = {
             station.name: _Columns(workload, station, column) for column, station in enumerate(stations)
         }
@@ -91,12 +78,6 @@ class Answers:
             tokens += 1
             chars -= len(self.prose[prefix.tokens - tokens][0].text)
         return tokens
-
-
-@lru_cache(maxsize=8)
-def _pieces(tokens: int) -> Pieces | None:
-    """Return playback's properties of `prose(tokens)`."""
-    return Pieces.of([delta for packet in prose(tokens) for delta in packet])
 
 
 class _Columns:
@@ -305,29 +286,18 @@ class AnswerScripts:
         total, limit = self._length(station, start)
         packets: Sequence[list[Delta]] = answers.prose[prefix.tokens : total]
         generated = len(packets)
-        is_scored = True
         if answers.classes and not prefix:
             packets = self._chosen(station, start, total)
         elif "logp" in start.wants and station.logp is not None:
             packets = _with_logp(packets, station.logp[self._row][prefix.tokens :])
-        else:
-            is_scored = False
         if prefix.withheld and packets:
             swallowed = answers.swallowed_tokens(prefix)
             generated += swallowed
             at += sum(islice(gaps, swallowed))
-        reason = "stop" if limit is None or total < limit else "length"
-
-        def ended() -> Ended:  # a function, because few attempts get this far
-            return Ended(reason, Usage(prompt_tokens, generated, cached_tokens))
-
-        if fault is None:
-            if answers.pieces is not None and not is_scored:
-                return KnownPackets(at, gaps, packets, answers.pieces, prefix.tokens, ended)
-            # The same as `play`, in one step.
-            times = list(islice(accumulate(chain((at,), gaps)), max(len(packets), 1)))
-            return chain(zip(times, packets, strict=False), ((times[-1], ended()),))
-        return _with_fault(packets, at, gaps, fault, start.endpoint, ended())
+        at = yield from play(packets, at, gaps, fault=fault, endpoint=start.endpoint)
+        if not math.isnan(at):  # the attempt did not fail
+            reason = "stop" if limit is None or total < limit else "length"
+            yield at, Ended(reason, Usage(prompt_tokens, generated, cached_tokens))
 
 
 def _with_logp(packets: Sequence[list[Delta]], logp: Sequence[float]) -> list[list[Delta]]:
@@ -337,16 +307,3 @@ def _with_logp(packets: Sequence[list[Delta]], logp: Sequence[float]) -> list[li
         *([replace(packet[0], logp=one)] for packet, one in zip(packets, known, strict=False)),
         *packets[len(known) :],
     ]
-
-
-def _with_fault(
-    packets: Sequence[list[Delta]],
-    at: float,
-    gaps: Iterator[float],
-    fault: Fault,
-    endpoint: str,
-    ended: Ended,
-) -> Iterator[Scripted]:
-    at = yield from play(packets, at, gaps, fault=fault, endpoint=endpoint)
-    if not math.isnan(at):  # the attempt did not fail
-        yield at, ended

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from disco.errors import ConfigurationError, nearest
-from disco.profiles import LinearFit
-from disco.replay.stations.station import Station, check_stations, key_of
+from disco.profiles import Empirical, LinearFit
+from disco.replay.stations.station import Station, Timing, check_stations, key_of
 from disco.replay.workload.trace import Gaps, Trace
 
-__all__ = ["KnownTimes", "StationWorkload", "resolve_stations"]
+__all__ = ["KnownTimes", "StationWorkload", "first_token_times", "resolve_stations", "token_times"]
 
 # Numbers of a station's random streams; together with the seed and the station's key they seed a generator.
 _TTFT_STREAM, _TPOT_STREAM, _FAULT_STREAM, _AGAIN_STREAM = 21, 22, 13, 11
@@ -109,11 +109,11 @@ class StationWorkload:
         return int(self.arrival_s.size)
 
     def answers_of(self, column: int) -> Ints:
-        """Return the lengths of a station's answers; shape (n,)."""
+        """Return the lengths of the answers of the station in this `column`; shape (n,)."""
         return self.answer_tokens if self.answer_tokens.ndim == 1 else self.answer_tokens[:, column]
 
     def limit_of(self, row: int) -> int | None:
-        """Return the limit of a request's answer; None: it has none."""
+        """Return the limit of the answer to the request of this `row`, tokens; None: it has none."""
         return self.limits[row] if self.limits else self.max_tokens
 
     def take(self, start: int, stop: int) -> StationWorkload:
@@ -276,6 +276,48 @@ def _wide(columns: Sequence[Ints | None], usual: Ints) -> Ints | None:
     return np.stack([usual if column is None else column for column in columns], axis=1)
 
 
+def first_token_times(
+    ttft: Timing,
+    prompt_tokens: Ints,
+    rng: np.random.Generator,
+    known_s: Floats,
+    over_s: Floats | None = None,
+) -> Floats:
+    """Return one side's times to first token, s. Columns of shape (n,).
+
+    Args:
+        ttft: of the side.
+        prompt_tokens: a line needs no draw.
+        rng: gives one number for each request, also where its time is known.
+        known_s: times that are kept; NaN: unknown.
+        over_s: what an unknown time is longer than, because the side was stopped then; NaN: nothing is known; None:
+            nothing of any.
+    """
+    if isinstance(ttft, LinearFit):
+        drawn_s = np.asarray(ttft.k_s_per_token * prompt_tokens + ttft.c_s, dtype=np.float64)
+    else:
+        levels = rng.random(prompt_tokens.size)
+        if over_s is not None:
+            below = np.where(np.isnan(over_s), 0.0, ttft.cdf(over_s))
+            levels = np.minimum(below + (1.0 - below) * levels, 1.0)
+        drawn_s = ttft.quantile(levels)
+    # If no slower first token was ever seen, the bound itself is the best estimate.
+    return _known_or(known_s, drawn_s if over_s is None else np.fmax(drawn_s, over_s))
+
+
+def token_times(
+    tpot: Empirical | None, decode_tps: float, rng: np.random.Generator, known_s: Floats
+) -> Floats:
+    """Return one side's times per token after the first, s; arguments as in `first_token_times` and `Station`."""
+    n = known_s.size
+    return _known_or(known_s, np.full(n, 1.0 / decode_tps) if tpot is None else tpot.sample(rng, n))
+
+
+def _known_or(known: Floats, otherwise: Floats) -> Floats:
+    unknown = np.isnan(known)
+    return np.where(unknown, otherwise, known) if unknown.any() else known
+
+
 @dataclass(frozen=True, slots=True)
 class _Column:
     """One station's part of every column."""
@@ -286,20 +328,14 @@ class _Column:
     seed: int
 
     def ttft_s(self) -> Floats:
-        ttft, split = self.station.ttft, self.station.split
-        if split is not None:
-            drawn = np.array([split.ttft_s(tokens) for tokens in self.trace.prompt_tokens.tolist()])
-        elif isinstance(ttft, LinearFit):
-            drawn = np.asarray(ttft.k_s_per_token * self.trace.prompt_tokens + ttft.c_s, dtype=np.float64)
-        else:
-            drawn = ttft.quantile(self._rng(_TTFT_STREAM).random(len(self.trace)))
-        return self._known_or("ttft_s", self.known.ttft_s, drawn)
+        known, tokens = self._times("ttft_s", self.known.ttft_s), self.trace.prompt_tokens
+        if self.station.split is not None:
+            return _known_or(known, np.array([self.station.split.ttft_s(n) for n in tokens.tolist()]))
+        return first_token_times(self.station.ttft, tokens, self._rng(_TTFT_STREAM), known)
 
     def tpot_s(self) -> Floats:
-        n, tpot = len(self.trace), self.station.tpot
-        mean_s = 1.0 / self.station.decode_tps
-        drawn = np.full(n, mean_s) if tpot is None else tpot.sample(self._rng(_TPOT_STREAM), n)
-        return self._known_or("tpot_s", self.known.tpot_s, drawn)
+        known, station = self._times("tpot_s", self.known.tpot_s), self.station
+        return token_times(station.tpot, station.decode_tps, self._rng(_TPOT_STREAM), known)
 
     def faulty(self) -> Bools:
         fault = self.station.fault
@@ -310,12 +346,13 @@ class _Column:
     def _rng(self, stream: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, stream, key_of(self.station.name)])
 
-    def _known_or(self, column: str, known: ArrayLike | None, drawn: Floats) -> Floats:
+    def _times(self, column: str, known: ArrayLike | None) -> Floats:
+        """Return what is known of a column, s; NaN: nothing is."""
         if known is None:
-            return drawn
+            return np.full(len(self.trace), np.nan)
         values = np.asarray(known, dtype=np.float64)
         self._check_shape(column, values.shape)
-        return np.where(np.isnan(values), drawn, values)
+        return values
 
     def tokens(self, column: str) -> Ints | None:
         known = getattr(self.known, column)

@@ -2,7 +2,7 @@
 
 Policies plan on the lengths and times of the whole trace, which a first pass collects. A policy's rounding errors and
 the random draws continue from chunk to chunk. So means, shares, budget and cost are the same as for the whole trace at
-once; quantiles are exact to `running_tally.RELATIVE_ERROR`.
+once; quantiles are exact to `per_seed.RELATIVE_ERROR`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from disco.dispatch import Policy
 from disco.errors import ConfigurationError
 from disco.replay.formats import read_chunks
 from disco.replay.metrics.over_seeds import Cell
-from disco.replay.metrics.per_seed import SeedFigures
-from disco.replay.metrics.running_tally import Tally
+from disco.replay.metrics.per_seed import SeedFigures, Tally
 from disco.replay.sweeps.executors import Progress, run_all
 from disco.replay.sweeps.sweep import cell, check_names, errors_named, figures_key, seed_numbers
 from disco.replay.vector.arm_delays import ORACLE, arm_policy, policy_delays, server_leads

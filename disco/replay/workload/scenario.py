@@ -22,6 +22,7 @@ from disco.plan import Order, ReleaseUnit
 from disco.profiles import DeviceProfile, Empirical, Lengths, Price, PriceTables, ServerProfile, load_prices
 from disco.replay.pairs.simulated_pair import Pair
 from disco.replay.stations.station import DEFAULT_TPS, Station
+from disco.replay.stations.station_workload import first_token_times, token_times
 from disco.replay.workload.trace import Gaps, Trace
 
 __all__ = ["DEVICE", "SERVER", "Arm", "Draws", "Scenario", "Workload", "draws", "resolve", "scenario_for"]
@@ -336,46 +337,29 @@ def resolve(trace: Trace, scenario: Scenario, *, seed: int, rngs: Draws | None =
         rngs: `draws(seed)`, if a trace comes in pieces: each piece continues where the one before it stopped, and
             together they get the same draws as the whole trace; None: start from the beginning.
     """
-    n = len(trace)
     ttft_rng, tpot_rng = draws(seed) if rngs is None else rngs
     prompt_tokens = trace.prompt_tokens
     answer_tokens = np.maximum(trace.output_tokens, 1)
     if scenario.max_tokens is not None:
         answer_tokens = np.minimum(answer_tokens, scenario.max_tokens)
-    server_tpot_s = (
-        np.full(n, 1.0 / scenario.server_tps) if scenario.tpot is None else scenario.tpot.sample(tpot_rng, n)
-    )
+    device, over_s = scenario.device, trace.features.get
     return Workload(
         arrival_s=trace.arrival_s,
         prompt_tokens=prompt_tokens,
         answer_tokens=answer_tokens,
-        server_ttft_s=_known_or(trace.ttft_s, _drawn(scenario.ttft, ttft_rng.random(n), trace)),
-        device_ttft_s=_known_or(trace.device_ttft_s, _line(scenario, trace)),
-        server_tpot_s=_known_or(trace.tpot_s, server_tpot_s),
-        device_tpot_s=_known_or(trace.device_tpot_s, np.full(n, 1.0 / scenario.device.decode_tps)),
+        server_ttft_s=first_token_times(
+            scenario.ttft, prompt_tokens, ttft_rng, trace.ttft_s, over_s(TTFT_OVER)
+        ),
+        device_ttft_s=first_token_times(
+            device.line, prompt_tokens, ttft_rng, trace.device_ttft_s, over_s(DEVICE_TTFT_OVER)
+        ),
+        server_tpot_s=token_times(scenario.tpot, scenario.server_tps, tpot_rng, trace.tpot_s),
+        device_tpot_s=token_times(None, device.decode_tps, tpot_rng, trace.device_tpot_s),
         max_tokens=scenario.max_tokens,
         gaps=trace.gaps,
         starts=_recorded_starts(trace),
         device_cached_tokens=_recorded_cache(trace),
     )
-
-
-def _drawn(ttft: Empirical, levels: Floats, trace: Trace) -> Floats:
-    """Return the server's TTFTs at these levels, shape (n,); above the bound if one is known."""
-    over_s = trace.features.get(TTFT_OVER)
-    if over_s is None:
-        return ttft.quantile(levels)
-    below = np.where(np.isnan(over_s), 0.0, ttft.cdf(over_s))
-    # If no slower TTFT was ever seen, the bound itself is the best estimate.
-    beyond_s: Floats = np.fmax(ttft.quantile(np.minimum(below + (1.0 - below) * levels, 1.0)), over_s)
-    return beyond_s
-
-
-def _line(scenario: Scenario, trace: Trace) -> Floats:
-    line = scenario.device.line
-    ttft_s = np.asarray(line.k_s_per_token * trace.prompt_tokens + line.c_s, dtype=np.float64)
-    over_s = trace.features.get(DEVICE_TTFT_OVER)
-    return ttft_s if over_s is None else np.fmax(ttft_s, over_s)
 
 
 def _recorded_cache(trace: Trace) -> Ints | None:
@@ -391,10 +375,3 @@ def _recorded_starts(trace: Trace) -> Delays | None:
     if device_s is None or server_s is None:
         return None
     return Delays(*(np.where(np.isnan(s), np.inf, s).astype(np.float64) for s in (device_s, server_s)))
-
-
-def _known_or(known: Floats, otherwise: Floats) -> Floats:
-    unknown = np.isnan(known)
-    if not unknown.any():
-        return known
-    return np.where(unknown, otherwise, known)

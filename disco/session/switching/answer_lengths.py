@@ -35,7 +35,7 @@ class AnswerLengths:
         cap_tokens: the longest possible answer (the request's `max_tokens`); None for no cap.
         sums: `Σ_{j >= knot} S(j)` at each knot, without the cap.
         longest_remaining: the largest `E[L − m | L > m]` for any m from the knot on, without the cap.
-        beyond_cap: `Σ_{j >= cap} S(j)`; 0 without a cap.
+        beyond_cap: `Σ_{j >= cap} S(j)`, tokens; 0 without a cap.
         found: results that were computed before, for the functions that are called at every token; mutable.
     """
 
@@ -183,7 +183,7 @@ class AnswerLengths:
         return here, self.sums[k + 1] + _straight_sum(here, to_s, to_x - n)
 
     def survival(self, n: int) -> float:
-        """`S(n) = P(L > n)`."""
+        """`S(n) = P(L > n)`, n in tokens."""
         if self.cap_tokens is not None and n >= self.cap_tokens:
             return 0.0
         return self._at(max(n, 0))[0]

@@ -18,14 +18,6 @@ from disco.session.attempt.attempt_table import AttemptTable
 from disco.session.effects import Effect
 from disco.session.session_config import MoveReason, Role, RunningMigration, SessionConfig
 from disco.session.switching.answer_lengths import AnswerLengths
-from disco.session.switching.considered_migration import (
-    AT_NO_VERDICT,
-    NOT_YET,
-    WHILE_BANKING,
-    WHILE_THE_TARGET_READS,
-    ConsideredMigration,
-    usable_slack_s,
-)
 from disco.session.switching.migration_lateness import late_at
 from disco.session.switching.migration_rule import (
     HandoverOrder,
@@ -36,13 +28,18 @@ from disco.session.switching.migration_rule import (
 )
 from disco.session.transcript import Transcript
 
-__all__ = ["RECONSIDER_S", "MigrationControl"]
+__all__ = ["MigrationControl"]
 
-RECONSIDER_S = 0.01  # how often a migration that still waits for its bank is considered again, s
+_RECONSIDER_S = 0.01  # how often a migration that still waits for its bank is considered again, s
 _ROUNDING = 1e-9  # of times, s
 _MOST_GIVEN_UP = 2  # migrations away from one writer that may fail before it keeps the answer
 _MOST_PAUSED = 4  # the same where the writer was paused meanwhile, so that a try wastes only a prompt
 _SLOWER_THAN_READER = 1.2  # a target below this many times the reader's pace uses up the bank
+
+
+def _usable_slack_s(slack_s: float, pace_tps: float, lost_tokens: float) -> float:
+    """Return the part of a slack that a migration can use: the cut goes back to a word boundary."""
+    return max(0.0, slack_s - lost_tokens / pace_tps)
 
 
 class MigrationControl:
@@ -123,7 +120,7 @@ class MigrationControl:
         pace = self._config.pace_tps
         if pace is None:
             return 0.0
-        return usable_slack_s(self._transcript.playback.slack_s(now), pace, self._lost_tokens)
+        return _usable_slack_s(self._transcript.playback.slack_s(now), pace, self._lost_tokens)
 
     def _rule(self, *, target_has_prompt: bool) -> Rule:
         """Return the rule for the migration that is considered; needed at every token, so made once."""
@@ -165,26 +162,6 @@ class MigrationControl:
 
     # ------------------------------------------------------------------ the migration
 
-    def considered(self) -> ConsideredMigration | None:
-        """Return the migration that is considered; None: there is none, or the reader has no pace."""
-        pace = self._config.pace_tps
-        if self.move is None or self.moving is not None or pace is None:
-            return None
-        kept = self._attempts.parked_at(self.move.target)
-        rule = self._rule(target_has_prompt=kept is not None)
-        unchanging = NOT_YET
-        if kept is not None and not kept.keeps_prefill and self._may_cut_early(rule):
-            unchanging = AT_NO_VERDICT  # the answer may be cut at any token
-        elif self._transcript.playback.banking:
-            unchanging = WHILE_BANKING if kept is None or kept.keeps_prefill else WHILE_THE_TARGET_READS
-        return ConsideredMigration(
-            rule, self._transcript.tokens, unchanging, pace, self._lost_tokens, self._reconsider_at
-        )
-
-    def was_asked(self, next_at: float) -> None:
-        """Do not ask the rule before `next_at`, s: the driver has asked it itself, and nothing has changed."""
-        self._reconsider_at = next_at
-
     def consider(self, now: float, out: list[Effect]) -> None:
         """Ask the migration rule: bank text on the verdict BANK, cut the answer and start the target on GO."""
         if not self._transcript.may_be_continued:
@@ -198,7 +175,7 @@ class MigrationControl:
         if reads_s is not None and kept is None:
             reads_s -= target.has_loaded_s(now - self.began_at)
         decision = rule.decide(self._transcript.tokens, self._slack_s(now) - (reads_s or 0.0))
-        self._reconsider_at = now + RECONSIDER_S
+        self._reconsider_at = now + _RECONSIDER_S
         self._transcript.playback.banking = decision.verdict in (MigrationVerdict.GO, MigrationVerdict.BANK)
         if decision.verdict is MigrationVerdict.NEVER:
             self.move = None
@@ -236,7 +213,7 @@ class MigrationControl:
         if self._plan.order != "auto" or pace is None or not self._config.streams:
             return True
         playback = self._transcript.playback
-        slack_s = usable_slack_s(playback.slack_s(now), pace, playback.tokens_after(cut)) - reads_s
+        slack_s = _usable_slack_s(playback.slack_s(now), pace, playback.tokens_after(cut)) - reads_s
         return rule.verdict(self._transcript.tokens, slack_s) is MigrationVerdict.GO
 
     def _cut(
@@ -374,7 +351,7 @@ class MigrationControl:
             return
         self._lateness *= self._config.margin if moving.paused else 2
         self._rules.clear()
-        self._reconsider_at = now + RECONSIDER_S
+        self._reconsider_at = now + _RECONSIDER_S
         given_up = sum(1 for h in self.migrations if h.source == source.number and not h.is_doubt)
         if (
             given_up >= (_MOST_PAUSED if moving.paused else _MOST_GIVEN_UP)

@@ -70,7 +70,8 @@ class RiseControl:
         self._gate = 0  # text before this position may be shown
         self._cuts: list[int] = []  # ends of sentences before it, where a higher tier may go on
         self._behind_gate = ""  # the text behind it
-        self._holds = parts.config.streams and cascade.display != "revise"  # text until it is judged
+        self._may_hold = parts.config.streams and cascade.display != "revise"
+        self._holds = self._may_hold  # text until it is judged
 
     # ------------------------------------------------------------------ judging
 
@@ -172,8 +173,12 @@ class RiseControl:
     # ------------------------------------------------------------------ what the reader sees
 
     def _withhold(self) -> None:
-        """Show nothing of an answer that a judged attempt begins, until its judge lets it."""
+        """Show nothing of an answer that a judged attempt begins, until its judge lets it.
+
+        Also where another attempt began before it, whose text was not held, and of which nothing is left.
+        """
         self._gate, self._behind_gate, self._cuts = 0, "", []
+        self._holds = self._may_hold
         if self._holds:
             # Text leaves no faster than it is read, so that as much of it as possible can still be replaced.
             self._transcript.playback.gate, self._transcript.playback.banking = 0, True

@@ -23,7 +23,7 @@ class Window(Protocol):
     stop_below: float
 
     def choose(self, seen: Seen) -> int:
-        """Return how many tokens to draft for the next round; 0 for a step of the target alone."""
+        """Return how many tokens to draft next, given what was `seen`; 0 for a step of the target alone."""
 
     def judged(self, drafted: int, accepted: int) -> None:
-        """Learn the verdict on a round: how many drafted tokens were right, of so many."""
+        """Learn the verdict on a round: of its `drafted` tokens, `accepted` were right."""

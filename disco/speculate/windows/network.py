@@ -27,7 +27,7 @@ _Array: TypeAlias = npt.NDArray[np.float64]
 
 
 def inputs_of(seen: Seen) -> tuple[float, float, float, float, float]:
-    """Return the network's inputs, unscaled, in the order of `INPUTS`."""
+    """Return the network's inputs for what was `seen`, unscaled, in the order of `INPUTS`."""
     window = float(seen.last_window)
     return seen.utilisation, seen.acceptance, 1e3 * seen.round_trip_s, 1e3 * seen.token_s, window
 
@@ -88,7 +88,7 @@ class Network:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read weights; fields that are not known (how they were trained, say) are passed over.
+        """Read weights from a JSON `text`; fields that are not known (how they were trained, say) are passed over.
 
         Raises:
             ConfigurationError: they are not weights of such a network.

@@ -10,7 +10,7 @@ __all__ = ["Confidence", "Dynamic", "Static"]
 
 
 class Static:
-    """Always the same window; the paper's has 4 tokens."""
+    """Always a window of `n` tokens; the paper's has 4."""
 
     __slots__ = ("_window", "stop_below")
 
@@ -19,11 +19,11 @@ class Static:
         self.stop_below = 0.0
 
     def choose(self, seen: Seen) -> int:  # noqa: ARG002 - the signature of a window
-        """Return the window."""
+        """As `Window.choose`."""
         return self._window
 
     def judged(self, drafted: int, accepted: int) -> None:
-        """Learn nothing."""
+        """As `Window.judged`; it learns nothing."""
 
 
 class Dynamic:

@@ -14,7 +14,6 @@ import numpy as np
 
 from disco.candidate import Candidate
 from disco.cost import ExchangeRate, device_rates, server_rates
-from disco.cost.unified_cost import FLOPS_PER_JOULE
 from disco.dispatch import Dispatcher, Features, Plan, Preset, eligible, load_preset
 from disco.dispatch.power.power_rule import (
     BYTES_PER_ANSWER_TOKEN,
@@ -25,12 +24,11 @@ from disco.dispatch.power.power_rule import (
     step,
     with_traffic,
 )
-from disco.dispatch.power.power_section import PowerSection
 from disco.errors import ConfigurationError, NoEndpointError
 from disco.plan import CoolDown, Power
 from disco.profiles import DeviceProfile, LengthsProfile, Price, ServerProfile
 from disco.rates import Rates
-from disco.replay.metrics.over_seeds import Figure, figure
+from disco.replay import Figure, figure
 from disco.replay.stations import Station, StationOutcome, resolve_stations, simulate_stations
 from papers.day.day_schedule import DAY, NOISE, Phase, kind_at, phase_at, readings_at, trace_of
 
@@ -39,7 +37,8 @@ __all__ = ["PRESETS", "DayResult", "PhaseFigures", "run_day"]
 PRESETS: Final = ("balanced", "cheap", "server-first", "fast")
 ALL: Final = "all"
 DEVICE, SERVER = "device", "server"
-_OFF: Final = PowerSection(enabled=False)
+FLOPS_PER_JOULE: Final = 2e10
+"""What a laptop's processor computes per joule, about: what the presets' exchange rates assume, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,22 +218,25 @@ def run_day(
     for preset in chosen:
         if preset.dispatch.policy in ("cascade", "assist"):
             raise ConfigurationError(
-                f"the preset {preset.name!r} judges or divides answers, which `python -m papers.day` does not run; choose "
-                "another one"
+                f"the preset {preset.name!r} judges or divides answers, which `python -m papers.day` does not run; "
+                "choose another one"
             )
     total, done = 2 * seeds * len(chosen), 0
     results = []
     for preset in chosen:
         days: tuple[list[_Day], list[_Day]] = ([], [])
         for seed in range(seeds):
-            for into, section in zip(days, (_OFF, preset.power), strict=True):
-                as_given = preset.model_copy(update={"power": section})
-                into.append(_one_day(as_given, day, device, server, price, lengths, seed, max_tokens))
+            for into, planned in zip(days, (_without_power(preset), preset), strict=True):
+                into.append(_one_day(planned, day, device, server, price, lengths, seed, max_tokens))
                 done += 1
                 if progress is not None:
                     progress(done, total)
         results.append(_result(preset.name, device, server, days))
     return results
+
+
+def _without_power(preset: Preset) -> Preset:
+    return preset.model_copy(update={"power": preset.power.model_copy(update={"enabled": False})})
 
 
 @dataclass(frozen=True, slots=True)

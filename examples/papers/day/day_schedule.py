@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from disco.power import PowerReadings
 from disco.profiles import LengthsProfile
-from disco.replay.workload.trace import Trace
+from disco.replay import Trace
 
 __all__ = ["BATTERY_J", "DAY", "NOISE", "Phase", "kind_at", "phase_at", "readings_at", "trace_of"]
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from disco.replay.metrics.over_seeds import Figure
+from disco.replay import Figure, Table
 from papers.day.day_run import ALL, DayResult, PhaseFigures
 from papers.day.day_schedule import BATTERY_J
-from papers.paper_table import UNKNOWN, PaperTable
+from papers.evaluation import UNKNOWN
 
 __all__ = ["day_dict", "day_tables"]
 
@@ -20,7 +20,7 @@ _HEADER = (
 )
 
 
-def day_tables(results: Sequence[DayResult]) -> list[PaperTable]:
+def day_tables(results: Sequence[DayResult]) -> list[Table]:
     """Return the tables: the whole day, what [power] saved, and each phase."""
     first = results[0]
     kinds = [kind for kind in first.without if kind != ALL]
@@ -30,8 +30,8 @@ def day_tables(results: Sequence[DayResult]) -> list[PaperTable]:
         '"of the battery": what was drawn from it, as a share of 50 Wh.'
     )
     return [
-        PaperTable("The whole day", _HEADER, _rows(results, ALL), (about,)),
-        PaperTable(
+        Table("The whole day", _HEADER, _rows(results, ALL), (about,)),
+        Table(
             "What the rule saved a day (without it minus with it; same requests and draws)",
             ("preset", "energy, J", "from the battery, J", "server, USD", "MB", "TTFT mean, s", "P99, s"),
             tuple(
@@ -52,7 +52,7 @@ def day_tables(results: Sequence[DayResult]) -> list[PaperTable]:
             ),
         ),
         *(
-            PaperTable(f"Phase: {kind}", _HEADER, _rows(results, kind), (_requests(first, kind),))
+            Table(f"Phase: {kind}", _HEADER, _rows(results, kind), (_requests(first, kind),))
             for kind in kinds
         ),
     ]

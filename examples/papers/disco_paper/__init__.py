@@ -3,6 +3,5 @@
 from papers.disco_paper.paper_result import PaperResult, TailCut
 from papers.disco_paper.paper_run import run_paper
 from papers.disco_paper.paper_tables import paper_tables
-from papers.paper_table import PaperTable
 
-__all__ = ["PaperResult", "PaperTable", "TailCut", "paper_tables", "run_paper"]
+__all__ = ["PaperResult", "TailCut", "paper_tables", "run_paper"]

@@ -12,12 +12,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from disco.endpoints.simulation.simulated_script import prose
 from disco.playback import last_word_start
 from disco.profiles import LinearFit
-from disco.replay.metrics.outcome import Outcome
-from disco.replay.simulator.event_evaluator import as_stations
-from disco.replay.workload.scenario import Scenario, Workload
+from disco.replay import Outcome, Scenario, Workload, as_stations, shared_prose
 
 __all__ = ["TRIES", "clairvoyant_saving_usd"]
 
@@ -69,7 +66,7 @@ def clairvoyant_saving_usd(workload: Workload, scenario: Scenario, staying: Outc
 @lru_cache(maxsize=1024)
 def _kept_tokens(tokens: int) -> NDArray[np.intp]:
     """Return how many tokens lie before the cut after 1, 2, … tokens of a simulated answer; shape (tokens,)."""
-    texts = [packet[0].text for packet in prose(tokens)[:tokens]]
+    texts = shared_prose(tokens)
     ends = np.cumsum([len(text) for text in texts])
     cuts = [last_word_start("".join(texts[:count])) for count in range(1, tokens + 1)]
     return np.searchsorted(ends, cuts, side="right")

@@ -13,10 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from disco.plan import Order
-from disco.replay.simulator.event_evaluator import simulate
-from disco.replay.vector.evaluator import evaluate
-from disco.replay.workload.scenario import Arm, resolve
-from disco.replay.workload.trace import Trace
+from disco.replay import Arm, Trace, evaluate, resolve, simulate
 from disco.session.records.route_record import RouteRecord
 from papers.disco_paper.handover_bound import clairvoyant_saving_usd
 from papers.disco_paper.paper_setup import Pair

@@ -5,15 +5,15 @@ from __future__ import annotations
 import csv
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from disco.errors import ConfigurationError
-from disco.replay.formats.sources.text_files import existing_file, open_text, readable
-from disco.replay.workload.synthetic import alpaca_like
-from disco.replay.workload.trace import Trace
+from disco.replay import Trace, alpaca_like
+from papers.text_files import open_text
 
 __all__ = ["LengthSample", "Requests", "read_lengths"]
 
@@ -82,26 +82,25 @@ def read_lengths(path: str | os.PathLike[str]) -> LengthSample:
         ConfigurationError: no such file, no such column, no row, or a value that is not a number of tokens (with line
             and column).
     """
-    file = existing_file(os.fspath(path))
+    file = Path(path)
     values: dict[str, list[int]] = {column: [] for column in _COLUMNS}
     with open_text(file) as text:
         reader = csv.DictReader(text)
-        with readable(file, lambda: reader.line_num):
-            missing = [column for column in _COLUMNS if column not in (reader.fieldnames or ())]
-            if missing:
-                raise ConfigurationError(
-                    f"{file} has no column {missing[0]}; its first line must name prompt_tokens and output_tokens"
-                )
-            for row in reader:
-                for column in _COLUMNS:
-                    cell = (row[column] or "").strip()
-                    least = 1 if column == "prompt_tokens" else 0  # an empty prompt has nothing to prefill
-                    if not (cell.isascii() and cell.isdigit() and int(cell) >= least):
-                        raise ConfigurationError(
-                            f"{file}, line {reader.line_num}, column {column}: not a whole number of tokens, at least "
-                            f"{least}; fix the value or leave the line out"
-                        )
-                    values[column].append(int(cell))
+        missing = [column for column in _COLUMNS if column not in (reader.fieldnames or ())]
+        if missing:
+            raise ConfigurationError(
+                f"{file} has no column {missing[0]}; its first line must name prompt_tokens and output_tokens"
+            )
+        for row in reader:
+            for column in _COLUMNS:
+                cell = (row[column] or "").strip()
+                least = 1 if column == "prompt_tokens" else 0  # an empty prompt has nothing to prefill
+                if not (cell.isascii() and cell.isdigit() and int(cell) >= least):
+                    raise ConfigurationError(
+                        f"{file}, line {reader.line_num}, column {column}: not a whole number of tokens, at least "
+                        f"{least}; fix the value or leave the line out"
+                    )
+                values[column].append(int(cell))
     if not values["prompt_tokens"]:
         raise ConfigurationError(f"{file} has no lengths below its first line; add at least one row")
     return LengthSample(

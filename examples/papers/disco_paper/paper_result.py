@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from disco.dispatch.regime import Regime
+from disco.dispatch import Regime
 from disco.plan import Order
-from disco.replay.metrics.over_seeds import Figure
+from disco.replay import Figure
 from disco.replay.report import Report
 from papers.disco_paper.migration_runs import ORDERS, MigrationRuns, Reader, reader_of
 from papers.disco_paper.paper_setup import REGIMES, SERVERS

@@ -11,7 +11,7 @@ from typing import Final
 
 from disco.errors import ConfigurationError
 from disco.profiles import ServerProfile
-from disco.replay.sweeps.executors import Progress, run_all
+from disco.replay import Progress, run_all
 from papers.disco_paper.migration_runs import ORDERS, migration_runs_of
 from papers.disco_paper.paper_requests import LengthSample, Requests, read_lengths
 from papers.disco_paper.paper_result import PaperResult

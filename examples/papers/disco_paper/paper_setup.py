@@ -12,10 +12,10 @@ from disco.cost import (
     PAPER_SERVER_CONSTRAINED,
     ExchangeRate,
 )
-from disco.dispatch.regime import Regime
+from disco.dispatch import Regime
 from disco.errors import ConfigurationError
 from disco.profiles import DeviceProfile, ServerProfile, load_device, load_paper_prices, load_server
-from disco.replay.workload.scenario import Scenario, scenario_for
+from disco.replay import Scenario, scenario_for
 
 __all__ = [
     "BUDGETS",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from disco.dispatch.regime import Regime
+from disco.dispatch import Regime
 from disco.plan import Order
-from disco.replay.metrics.over_seeds import Figure
+from disco.replay import Figure, Table
 from papers.disco_paper.paper_result import PaperResult
 from papers.disco_paper.printed_figures import (
     COST_CUT_PERCENT,
@@ -14,7 +14,7 @@ from papers.disco_paper.printed_figures import (
     MIGRATION,
     PLANNING_MS,
 )
-from papers.paper_table import UNKNOWN, PaperTable
+from papers.evaluation import UNKNOWN
 
 __all__ = ["paper_tables"]
 
@@ -26,7 +26,7 @@ _ORDER: dict[Order, str] = {
 }
 
 
-def paper_tables(result: PaperResult) -> list[PaperTable]:
+def paper_tables(result: PaperResult) -> list[Table]:
     """Return the tables: set-up, Table 2, Figure 6, Table 3, Figure 7 and Figure 9."""
     return [
         _setup(result),
@@ -38,14 +38,14 @@ def paper_tables(result: PaperResult) -> list[PaperTable]:
     ]
 
 
-def _setup(result: PaperResult) -> PaperTable:
+def _setup(result: PaperResult) -> Table:
     contradicting = [
         f"{one.pair.device} × {one.pair.server} is labelled {one.pair.regime} in the paper; at its prices and exchange "
         f"rate it is {one.pair.prices_say}. It runs as labelled."
         for one in result.curves
         if one.pair.regime != one.pair.prices_say
     ]
-    return PaperTable(
+    return Table(
         "Set-up",
         ("server", "profile used"),
         tuple(result.servers.items()),
@@ -57,7 +57,7 @@ def _setup(result: PaperResult) -> PaperTable:
     )
 
 
-def _table_2(result: PaperResult) -> PaperTable:
+def _table_2(result: PaperResult) -> Table:
     cuts = result.tail_cuts()
     rows = tuple(
         (
@@ -92,7 +92,7 @@ def _table_2(result: PaperResult) -> PaperTable:
             "At the budgets 0 and 1 stochastic dispatch decides as DiSCo does, except for the race at 1; without them "
             f"the cut is {min(inner):+.1f} to {max(inner):+.1f} points different."
         )
-    return PaperTable(
+    return Table(
         "Table 2: P99 of TTFT below stochastic dispatch, mean over budgets, %",
         (
             "server",
@@ -111,7 +111,7 @@ def _table_2(result: PaperResult) -> PaperTable:
     )
 
 
-def _figure_6(result: PaperResult) -> PaperTable:
+def _figure_6(result: PaperResult) -> Table:
     lines = ("disco", "stoch", "server_only", "device_only", "optimal_wait", "oracle")
     rows = []
     ranges = []
@@ -135,7 +135,7 @@ def _figure_6(result: PaperResult) -> PaperTable:
             f"Mean TTFT lies {min(a for a, _ in ranges):.0f} to {max(b for _, b in ranges):.0f} % below stochastic "
             f"dispatch over all pairs and budgets between 0 and 1; printed: {low:.0f} to {high:.0f} %."
         )
-    return PaperTable(
+    return Table(
         "Figure 6: mean TTFT, s, mean over budgets",
         (
             "server",
@@ -154,7 +154,7 @@ def _figure_6(result: PaperResult) -> PaperTable:
     )
 
 
-def _table_3(result: PaperResult) -> PaperTable:
+def _table_3(result: PaperResult) -> Table:
     rows = []
     for server, regime, order, reader in result.readers():
         printed = MIGRATION[server, regime]
@@ -173,7 +173,7 @@ def _table_3(result: PaperResult) -> PaperTable:
                 _number(reader.tbt_p99_s, ".3f"),
             )
         )
-    return PaperTable(
+    return Table(
         "Table 3: what a migration costs the reader",
         (
             "server",
@@ -200,7 +200,7 @@ def _table_3(result: PaperResult) -> PaperTable:
     )
 
 
-def _figure_7(result: PaperResult) -> PaperTable:
+def _figure_7(result: PaperResult) -> Table:
     budgets = sorted({move.budget for move in result.migrations})
     rows = []
     best: dict[tuple[Regime, Order], tuple[float, str]] = {}
@@ -229,7 +229,7 @@ def _figure_7(result: PaperResult) -> PaperTable:
                 f"{max(move.bound_percent for move in mine):.1f}",
             )
         )
-    return PaperTable(
+    return Table(
         "Figure 7: cost saved by migration, %, all devices together",
         (
             "server",
@@ -255,7 +255,7 @@ def _figure_7(result: PaperResult) -> PaperTable:
     )
 
 
-def _figure_9(result: PaperResult) -> PaperTable:
+def _figure_9(result: PaperResult) -> Table:
     rows = []
     for one in result.planning:
         printed = PLANNING_MS.get(one.policy, {}).get(one.samples)
@@ -268,7 +268,7 @@ def _figure_9(result: PaperResult) -> PaperTable:
                 UNKNOWN if printed is None else f"{printed / one.ms:.1f}×",
             )
         )
-    return PaperTable(
+    return Table(
         "Figure 9: planning from raw samples, ms",
         ("policy", "samples", "printed (M1)", "ours (here)", "faster"),
         tuple(rows),

@@ -12,8 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from disco.dispatch import Candidate, plan_threshold_samples, plan_waits_samples
-from disco.dispatch.planners.optimal_plan import plan_optimal_waits
+from disco.dispatch import Candidate, plan_optimal_waits, plan_threshold_samples, plan_waits_samples
 from disco.profiles import Empirical, Lengths
 
 __all__ = ["SAMPLES", "PlanningTime", "planning_times"]

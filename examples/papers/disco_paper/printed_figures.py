@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from disco.dispatch.regime import Regime
+from disco.dispatch import Regime
 
 __all__ = [
     "COST_CUT_PERCENT",

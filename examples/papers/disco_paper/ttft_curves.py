@@ -4,22 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from disco.replay.metrics.over_seeds import Cell, Figure, SeedFigures, figure, figures_of
-from disco.replay.sweeps.sweep import BUDGETLESS, cell
-from disco.replay.vector.arm_delays import Objective
-from disco.replay.vector.evaluator import evaluate
-from disco.replay.workload.scenario import Arm, resolve
-from disco.replay.workload.trace import Trace
+from disco.replay import (
+    Arm,
+    Cell,
+    Figure,
+    Scenario,
+    SeedFigures,
+    Trace,
+    evaluate,
+    figure,
+    figures_of,
+    resolve,
+    summarise,
+)
 from papers.disco_paper.paper_setup import Pair
 
 __all__ = ["Curves", "curves_of"]
 
 Floats = NDArray[np.float64]
+Objective = Literal["mean", "p99"]
 
 # Without a share for the tail, the optimal wait minimises the mean.
 _FOR_THE_MEAN: Final = 0.0
@@ -116,13 +124,18 @@ def curves_of(
     p99_s = columns("p99", lambda f: f.ttft_p99_s)
     cells = []
     for at, (line, arm, _) in enumerate(arms):
-        if line == "oracle" or (arm.policy in BUDGETLESS and arm.budget != budgets[0]):
+        if line == "oracle" or (line in ("server_only", "device_only") and arm.budget != budgets[0]):
             continue
         column = budgets.index(arm.budget)
-        best = list(
-            zip(mean_s["oracle"][:, column].tolist(), p99_s["oracle"][:, column].tolist(), strict=True)
+        cells.append(
+            _cell(
+                scenario,
+                arm,
+                [run[at] for run in figures],
+                mean_s["oracle"][:, column],
+                p99_s["oracle"][:, column],
+            )
         )
-        cells.append(cell(scenario, arm, "vectorised", [run[at] for run in figures], best))
     return Curves(
         pair=pair,
         budgets=budgets,
@@ -130,4 +143,19 @@ def curves_of(
         p99_s=p99_s,
         used=columns("p99", lambda f: f.budget_used),
         cells=tuple(cells),
+    )
+
+
+def _cell(
+    scenario: Scenario, arm: Arm, runs: Sequence[SeedFigures], best_mean_s: Floats, best_p99_s: Floats
+) -> Cell:
+    """Return a line of the report: an arm, and its distance to the oracles of the same runs."""
+    return Cell(
+        scenario.name,
+        scenario.regime,
+        arm,
+        "vectorised",
+        summarise(runs),
+        figure([one.ttft_mean_s - best_s for one, best_s in zip(runs, best_mean_s.tolist(), strict=True)]),
+        figure([one.ttft_p99_s - best_s for one, best_s in zip(runs, best_p99_s.tolist(), strict=True)]),
     )

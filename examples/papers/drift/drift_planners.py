@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from disco.candidate import Candidate
-from disco.dispatch.policies.policy import alone
-from disco.dispatch.request_features import Features
+from disco.dispatch import Features
 from disco.plan import Start
 from disco.profiles import AdaptiveRolling, Empirical, Rolling
 from papers.drift.drift_workloads import Times
@@ -175,7 +174,7 @@ class ForecastPolicy:
         self, features: Features, device: Candidate | None, server: Candidate | None
     ) -> tuple[Start, ...]:
         if device is None or server is None:
-            return alone(device, server, features.prompt_tokens)
+            raise ValueError("a point forecast needs a device and a server to compare")
         tokens = features.prompt_tokens
         ahead_s = self._predicted_s[self.row] - device.time_to_first_token_s(tokens)
         gain = (ahead_s if self._limits_device else -ahead_s) / max(tokens, 1)

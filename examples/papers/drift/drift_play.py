@@ -16,21 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from disco.candidate import Candidate
-from disco.dispatch.policies.budget_governor import WINDOW_REQUESTS
-from disco.dispatch.presets import DispatchSection
-from disco.dispatch.request_features import LEAST_PROMPT_TOKENS, Features
-from disco.dispatch.two_sided import TwoSided
+from disco.dispatch import DispatchSection, Features, TwoSided
 from disco.profiles import Empirical, Lengths, load_device
 from disco.rates import Rates
-from disco.replay.workload.synthetic import alpaca_like
+from disco.replay import alpaca_like
 from papers.drift.drift_planners import ForecastPolicy, Planner, knowledge_of
 from papers.drift.drift_workloads import Times
 
 __all__ = ["WARM", "Played", "Setting", "play", "prompt_lengths", "worst_window"]
 
 WARM: Final = 200  # requests that every planner has seen the server answer, before the comparison begins
+WINDOW: Final = 200  # requests in which the budget's rule keeps the budget
+TEMPLATE_TOKENS: Final = 7  # of a message and of the answer's header, in every prompt
 _POLICIES: Final = {"device": "wait_time", "server": "length_threshold"}
 _RATES: Final = Rates(1e-7, 1e-7)
+_NEVER_JOINS_S: Final = 1e6
 
 Side = Literal["device", "server"]
 
@@ -76,7 +76,7 @@ class Played:
 
 def prompt_lengths(n: int, seed: int) -> NDArray[np.int64]:
     """Return prompt lengths like Alpaca's, with a chat template as a live client counts it; tokens, shape (n,)."""
-    return alpaca_like(n, seed + 1_000_003).prompt_tokens + LEAST_PROMPT_TOKENS
+    return alpaca_like(n, seed + 1_000_003).prompt_tokens + TEMPLATE_TOKENS
 
 
 def play(
@@ -102,7 +102,9 @@ def play(
     device = Candidate(
         "device", "device", rates=_RATES, prefill_tps=1.0 / line.k_s_per_token, overhead_s=line.c_s
     )
-    server = Candidate("server", "any", rates=_RATES)
+    # So slow, it joins no device that reads slowly (`slow_reader`): that rule goes by the server's times, and what is
+    # known of these is what the planners differ in.
+    server = Candidate("server", "any", rates=_RATES, overhead_s=_NEVER_JOINS_S)
     lengths = Lengths.from_samples(tokens)
     knowledge = knowledge_of(planner, times, WARM)
     by_forecast: ForecastPolicy | None = None
@@ -139,7 +141,7 @@ def play(
     return Played(ttft_s[WARM:], tokens[WARM:], used[WARM:], knowledge.changes)
 
 
-def worst_window(played: Played, budget: float, window: int = WINDOW_REQUESTS) -> float:
+def worst_window(played: Played, budget: float, window: int = WINDOW) -> float:
     """Return how far the worst window of requests exceeds the budget, in prompts: at most 1 keeps the promise.
 
     That is, over all windows, the largest `(tokens used − b · tokens) / longest prompt of the window`.

@@ -13,8 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from disco.errors import ConfigurationError
-from disco.replay.metrics.over_seeds import Figure, figure
-from disco.replay.sweeps.executors import Progress, run_all
+from disco.replay import Figure, Progress, figure, run_all
 from papers.drift.drift_planners import PLANNERS, Planner
 from papers.drift.drift_play import Setting, play, worst_window
 from papers.drift.drift_workloads import Source, made_up, read_times, shipped_traces, users_days

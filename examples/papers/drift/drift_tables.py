@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from disco.replay.metrics.over_seeds import Figure, figure
+from disco.replay import Figure, Table, figure
 from papers.drift.drift_planners import ADAPTIVE, PLANNERS, ROLLING
 from papers.drift.drift_run import TEN_USERS, DriftResult, DriftRow
-from papers.paper_table import UNKNOWN, PaperTable
+from papers.evaluation import UNKNOWN
 
 __all__ = ["drift_tables"]
 
@@ -24,7 +24,7 @@ _PRINTED: Final = {
 _FORECASTS: Final = ("moving average", "exponential smoothing", "random forest", "boosted trees")
 
 
-def drift_tables(result: DriftResult) -> tuple[PaperTable, ...]:
+def drift_tables(result: DriftResult) -> tuple[Table, ...]:
     """Return the tables: ours beside the rolling window, all planners, and the errors of the point forecasts."""
     tables = []
     for limited in _SIDES:
@@ -37,7 +37,7 @@ def drift_tables(result: DriftResult) -> tuple[PaperTable, ...]:
     return tuple(tables)
 
 
-def _differences(result: DriftResult, limited: str, budget: float) -> PaperTable:
+def _differences(result: DriftResult, limited: str, budget: float) -> Table:
     """Ours minus the rolling window, seed by seed: both under the budget's rule."""
     rows = []
     for source in _workloads(result, each_user=True):
@@ -64,7 +64,7 @@ def _differences(result: DriftResult, limited: str, budget: float) -> PaperTable
                 ),
             )
         )
-    return PaperTable(
+    return Table(
         f"Adaptive less rolling window, both under the budget's rule: {_SIDES[limited]}, budget {budget:g}",
         (
             "workload",
@@ -88,7 +88,7 @@ def _differences(result: DriftResult, limited: str, budget: float) -> PaperTable
     )
 
 
-def _planners(result: DriftResult, limited: str, budget: float) -> PaperTable:
+def _planners(result: DriftResult, limited: str, budget: float) -> Table:
     rows = []
     for source in _workloads(result, each_user=False):
         for planner in PLANNERS:
@@ -103,7 +103,7 @@ def _planners(result: DriftResult, limited: str, budget: float) -> PaperTable:
         notes.append(
             "The threshold looks at lengths only: planners with a distribution of the server's times all decide alike."
         )
-    return PaperTable(
+    return Table(
         f"All planners: {_SIDES[limited]}, budget {budget:g}",
         ("workload", "planner", "mean s", "P99 s", "used", "worst window", "changes"),
         tuple(rows),
@@ -111,7 +111,7 @@ def _planners(result: DriftResult, limited: str, budget: float) -> PaperTable:
     )
 
 
-def _errors(result: DriftResult) -> PaperTable:
+def _errors(result: DriftResult) -> Table:
     rows = []
     for source in result.sources:
         mine = {row.forecast: row for row in result.forecasts if row.source == source}
@@ -120,7 +120,7 @@ def _errors(result: DriftResult) -> PaperTable:
             if name in mine:
                 row = mine[name]
                 rows.append((source, name, f"{100 * row.mape:.1f} / {row.mae_s:.3f}", theirs))
-    return PaperTable(
+    return Table(
         "Errors of the point forecasts: MAPE in % / MAE in s",
         ("workload", "forecast", "ours", "paper (its own trace)"),
         tuple(rows),

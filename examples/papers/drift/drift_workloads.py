@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from disco.errors import ConfigurationError
 from disco.profiles import Empirical, load_server
-from disco.replay.formats.sources.text_files import existing_file, open_text, readable
+from papers.text_files import open_text
 
 __all__ = ["Source", "Times", "made_up", "read_times", "shipped_traces", "users_days"]
 
@@ -186,31 +186,30 @@ def read_times(path: str | os.PathLike[str]) -> Source:
     Raises:
         ConfigurationError: no such file, no column ttft_s, a value that is no time, or too few rows.
     """
-    file = existing_file(os.fspath(path))
+    file = Path(path)
     ttft_s: list[float] = []
     at_s: list[float] = []
     with open_text(file) as text:
         reader = csv.DictReader(text)
-        with readable(file, lambda: reader.line_num):
-            if "ttft_s" not in (reader.fieldnames or ()):
+        if "ttft_s" not in (reader.fieldnames or ()):
+            raise ConfigurationError(
+                f"{file} has no column ttft_s; its first line must name ttft_s, in seconds"
+            )
+        for row in reader:
+            if row.get("error") or not (row["ttft_s"] or "").strip():
+                continue
+            try:
+                value = float(row["ttft_s"])
+                stamp = (row.get("timestamp") or "").strip()
+                at = _unix_s(stamp) if stamp else len(ttft_s) * _INTERVAL_S
+            except ValueError as error:
+                raise ConfigurationError(f"{file}, line {reader.line_num}: {error}") from error
+            if not 0.0 <= value < float("inf"):
                 raise ConfigurationError(
-                    f"{file} has no column ttft_s; its first line must name ttft_s, in seconds"
+                    f"{file}, line {reader.line_num}: ttft_s must be at least 0 s, not {value}"
                 )
-            for row in reader:
-                if row.get("error") or not (row["ttft_s"] or "").strip():
-                    continue
-                try:
-                    value = float(row["ttft_s"])
-                    stamp = (row.get("timestamp") or "").strip()
-                    at = _unix_s(stamp) if stamp else len(ttft_s) * _INTERVAL_S
-                except ValueError as error:
-                    raise ConfigurationError(f"{file}, line {reader.line_num}: {error}") from error
-                if not 0.0 <= value < float("inf"):
-                    raise ConfigurationError(
-                        f"{file}, line {reader.line_num}: ttft_s must be at least 0 s, not {value}"
-                    )
-                ttft_s.append(value)
-                at_s.append(at)
+            ttft_s.append(value)
+            at_s.append(at)
     if len(ttft_s) < _FEWEST:
         raise ConfigurationError(f"{file} has {len(ttft_s)} times; drift needs at least {_FEWEST}")
     arrival_s = np.maximum.accumulate(np.array(at_s) - at_s[0])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from statistics import fmean
-from typing import NamedTuple
 
+from disco.replay import Claim
 from papers.dsd.calibrate import loop_tokens
 from papers.dsd.dsd_run import (
     ALONE,
@@ -29,30 +29,7 @@ from papers.dsd.printed_values import (
     printed,
 )
 
-__all__ = ["Claim", "Contradiction", "claims", "contradictions", "crossover_ms"]
-
-
-class Claim(NamedTuple):
-    """A claim.
-
-    Attributes:
-        claim: what is claimed.
-        printed: the paper's figure.
-        ours: here.
-        verdict: whether it holds, and why.
-    """
-
-    claim: str
-    printed: str
-    ours: str
-    verdict: str
-
-
-class Contradiction(NamedTuple):
-    """A contradiction within the paper, and what a run shows of it."""
-
-    where: str
-    shown: str
+__all__ = ["claims", "contradictions", "crossover_ms"]
 
 
 def claims(result: DsdResult) -> tuple[Claim, ...]:
@@ -107,32 +84,34 @@ def _claims(result: DsdResult) -> Iterator[Claim]:
         "AWC has more throughput than a static window",
         f"{_range(_printed_gains(ADAPTIVE, 'requests_per_s'))} %",
         f"{_range(own)} %; optimal in configuration 1 {_range(_gains(result, OPTIMAL, 'requests_per_s'))} %",
-        _holds(min(own) > 0, f"true in {sum(gain > 0 for gain in own)} of 12 columns"),
+        holds=min(own) > 0,
+        reason=f"true in {sum(gain > 0 for gain in own)} of 12 columns",
     )
     own = _gains(result, ADAPTIVE, "tpot_ms")
     yield Claim(
         "AWC has a lower TPOT than a static window",
         f"{_range(_printed_gains(ADAPTIVE, 'tpot_ms'))} % (as recomputed)",
         f"{_range(own)} %; optimal in configuration 1 {_range(_gains(result, OPTIMAL, 'tpot_ms'))} %",
-        _holds(max(own) < 0, f"true in {sum(gain < 0 for gain in own)} of 12 columns"),
+        holds=max(own) < 0,
+        reason=f"true in {sum(gain < 0 for gain in own)} of 12 columns",
     )
     own = _gains(result, DYNAMIC, "tpot_ms")
     yield Claim(
         "a dynamic window has a lower TPOT than a static one",
         f"{_range(_printed_gains(DYNAMIC, 'tpot_ms'))} %",
         f"{_range(own)} %",
-        _holds(
-            max(own) < 0,
-            f"true in {sum(gain < 0 for gain in own)} of 12 columns; a draft token costs as much here as one of the "
-            "target, so that its longer windows pay only where nearly every draft is right",
-        ),
+        holds=max(own) < 0,
+        reason=f"true in {sum(gain < 0 for gain in own)} of 12 columns; a draft token costs as much here as "
+        "one of the "
+        "target, so that its longer windows pay only where nearly every draft is right",
     )
     wins = _wins(result)
     yield Claim(
         "AWC has the best throughput in all 12 columns",
         "10 of 12 in the table itself",
         f"{wins} of 12",
-        "holds" if wins == 12 else "does not hold, nor in the paper's own table",
+        holds=wins == 12,
+        reason="" if wins == 12 else "nor does it in the paper's own table",
     )
     adaptive, static = (
         fmean(result.table2[data, number, arm].cell.ttft_ms for data in DATASETS for number in CONFIGURATIONS)
@@ -142,34 +121,34 @@ def _claims(result: DsdResult) -> Iterator[Claim]:
         "AWC has a lower TTFT than a static window",
         f"{_range(_printed_gains(ADAPTIVE, 'ttft_ms'))} %",
         f"{_range(_gains(result, ADAPTIVE, 'ttft_ms'))} % (mean {100 * (adaptive / static - 1):+.1f} %)",
-        "most of TTFT is the calibrated admission, which no window changes",
+        reason="most of TTFT is the calibrated admission, which no window changes",
     )
+    worse = _steps_up(result)
     first, last = (result.ladder[LADDER[place][0]].cell for place in (0, -1))
     yield Claim(
         "each policy of Figure 5 adds: throughput up, TPOT down",
         "25.1 to 28.1 requests/s, TPOT 45 to 37 ms",
         f"{first.requests_per_s:.1f} to {last.requests_per_s:.1f} requests/s, TPOT {first.tpot_ms:.1f} to "
         f"{last.tpot_ms:.1f} ms",
-        _ladder_verdict(result),
+        holds=not worse,
+        reason=f"the steps to {' and to '.join(worse)} do not lower TPOT" if worse else "",
     )
+    always = crossover_ms(result, LOADS[1], FUSED) == -1.0
     yield Claim(
         "distributed beats fused at low round trips; they cross at 50-60 ms",
         "50-60 ms",
         "; ".join(
             f"{drafters:,} drafters: {_cross(crossover_ms(result, drafters, FUSED))}" for drafters in LOADS
         ),
-        "does not hold on this hardware: the server's cards draft faster than an A40 or V100, and without a network"
-        if crossover_ms(result, LOADS[1], FUSED) == -1.0
+        holds=False if always else None,
+        reason="the server's cards here draft faster than an A40 or V100, and without a network"
+        if always
         else "the place depends on the load",
     )
     yield _routing(result)
     yield _batching(result)
     yield _hardware(result)
     yield _round_trip(result)
-
-
-def _holds(holds: object, why: str) -> str:
-    return f"{'holds' if holds else 'does not hold'}: {why}"
 
 
 def _cross(found_ms: float | None) -> str:
@@ -187,10 +166,10 @@ def _wins(result: DsdResult) -> int:
     return wins
 
 
-def _ladder_verdict(result: DsdResult) -> str:
+def _steps_up(result: DsdResult) -> list[str]:
+    """Return the steps of Figure 5 that raise TPOT."""
     tpots = [result.ladder[step].cell.tpot_ms for step, _ in LADDER]
-    worse = [LADDER[n][0] for n in range(1, len(tpots)) if tpots[n] > tpots[n - 1] + 0.05]
-    return "holds" if not worse else f"the steps to {' and to '.join(worse)} do not lower TPOT"
+    return [LADDER[n][0] for n in range(1, len(tpots)) if tpots[n] > tpots[n - 1] + 0.05]
 
 
 def _routing(result: DsdResult) -> Claim:
@@ -204,7 +183,8 @@ def _routing(result: DsdResult) -> Claim:
         "JSQ has a lower TPOT than round-robin up to 1,000 drafters, behind that a higher one",
         "-5 to -20 ms, then above 0",
         f"{_range(few)} ms, then {_range(many)} ms",
-        f"lower TPOT up to 1,000 drafters {'holds' if max(few) < 0 else 'does not hold'}; that round-robin wins later "
+        reason=f"lower TPOT up to 1,000 drafters {'holds' if max(few) < 0 else 'does not hold'}; that "
+        "round-robin wins later "
         f"{'holds' if max(many) > 0 else 'does not: JSQ knows which cards are slow, round-robin does not'}",
     )
 
@@ -218,10 +198,9 @@ def _batching(result: DsdResult) -> Claim:
         "length-aware batches have a TPOT 1-2 ms lower",
         "-1 to -2 ms",
         f"{_range(gaps)} ms",
-        _holds(
-            max(gaps) < 0 and min(gaps) <= -1,
-            "attention is a small part of a pass, so that less padding saves little, and smaller batches cost more",
-        ),
+        holds=max(gaps) < 0 and min(gaps) <= -1,
+        reason="attention is a small part of a pass, so that less padding saves little, and smaller batches "
+        "cost more",
     )
 
 
@@ -239,7 +218,8 @@ def _hardware(result: DsdResult) -> Claim:
         "drafting on the device speeds answers up (1.1 times)",
         "TPOT 36.2 to 108.5 ms",
         f"the target alone: {min(alone):.1f} to {max(alone):.1f} ms",
-        f"the plain cloud is below all printed TPOTs in {below} of 12 columns: one step of the draft model takes as "
+        reason=f"the plain cloud is below all printed TPOTs in {below} of 12 columns: one step of the draft "
+        "model takes as "
         "long as one of the target",
     )
 
@@ -261,12 +241,13 @@ def _round_trip(result: DsdResult) -> Claim:
         "a round trip of 30 in place of 10 ms costs this much per token",
         f"{_range(paper)} ms (static)",
         f"{_range(added(STATIC))} ms; read as one way {_range(added(ONE_WAY))} ms",
-        "impossible as printed: a round yields at least one token, so that 20 ms more per round are at most 20 ms per "
+        reason="impossible as printed: a round yields at least one token, so that 20 ms more per round are "
+        "at most 20 ms per "
         "token; delays of 30 ms each way would fit better",
     )
 
 
-def contradictions(result: DsdResult) -> tuple[Contradiction, ...]:
+def contradictions(result: DsdResult) -> tuple[Claim, ...]:
     """Return the paper's contradictions that a run or its own table can show."""
     static = [loop_tokens(data, number) for data in DATASETS for number in CONFIGURATIONS]
     grow = {data: printed(data, 2, STATIC).ttft_ms / printed(data, 1, STATIC).ttft_ms for data in DATASETS}
@@ -275,37 +256,38 @@ def contradictions(result: DsdResult) -> tuple[Contradiction, ...]:
         for data in DATASETS
     }
     return (
-        Contradiction(
+        Claim(
             "Eq. 1 is called accepted draft tokens, and counts the target's own token, too",
-            "here: tokens per round; accepted are one less",
+            ours="here: tokens per round; accepted are one less",
         ),
-        Contradiction(
+        Claim(
             "Eq. 2 knows no round trip and no queue, and takes a pass over more rows to cost what one row costs",
-            "here: T = drafted x time of a draft token + RTT + queue + pass; TPOT = T/E",
+            ours="here: T = drafted x time of a draft token + RTT + queue + pass; TPOT = T/E",
         ),
-        Contradiction(
+        Claim(
             "Fused is draft and target on one server (§3.3, §5.2) and the target alone (§4.4)",
-            "both are modes here; AWC goes over to the target alone",
+            ours="both are modes here; AWC goes over to the target alone",
         ),
-        Contradiction(
+        Claim(
             "Hysteresis has no way back from fused, where acceptance goes stale",
-            "here: every 8th to 64th token a probe of 4 drafted ones",
+            ours="here: every 8th to 64th token a probe of 4 drafted ones",
         ),
-        Contradiction(
+        Claim(
             "Poisson arrivals in the text, a closed loop in Table 2",
-            f"drafters / throughput = TTFT + L TPOT gives L of {min(static):.0f} to {max(static):.0f} tokens, alike "
+            ours=f"drafters / throughput = TTFT + L TPOT gives L of {min(static):.0f} to {max(static):.0f} "
+            "tokens, alike "
             "within each data set",
         ),
-        Contradiction(
+        Claim(
             "TTFT from 600 to 1,000 drafters",
-            "; ".join(f"{data} x {grow[data]:.2f}, here x {ours[data]:.2f}" for data in DATASETS),
+            ours="; ".join(f"{data} x {grow[data]:.2f}, here x {ours[data]:.2f}" for data in DATASETS),
         ),
-        Contradiction(
+        Claim(
             "Table 2's percentages of TPOT are said to be relative to static",
-            f"8 of 12 are relative to AWC; recomputed {_range(_printed_gains(ADAPTIVE, 'tpot_ms'))} %",
+            ours=f"8 of 12 are relative to AWC; recomputed {_range(_printed_gains(ADAPTIVE, 'tpot_ms'))} %",
         ),
-        Contradiction(
+        Claim(
             "Pools mix LLaMA-2, LLaMA-3 and Qwen under any routing",
-            "here requests stay within their vocabulary",
+            ours="here requests stay within their vocabulary",
         ),
     )

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
-from disco.replay.report.chart_style import Plot, Style, Trace, axis, layout, literal, numbers
-from disco.replay.report.page_skeleton import PageContent, PageScenario, render_page
-from disco.replay.report.terminal_tables import TableData
+from disco.replay.report import (
+    PageContent,
+    PageScenario,
+    Plot,
+    Style,
+    axis,
+    layout,
+    literal,
+    numbers,
+    render_page,
+)
 from papers.dsd.dsd_claims import claims
 from papers.dsd.dsd_run import (
     ALONE,
@@ -28,7 +36,6 @@ from papers.dsd.printed_values import (
     WINDOWS,
     printed,
 )
-from papers.paper_table import PaperTable
 
 __all__ = ["dsd_page"]
 
@@ -51,7 +58,7 @@ def dsd_page(result: DsdResult) -> str:
     Raises:
         ConfigurationError: plotly is not installed.
     """
-    shared = [_plain(table) for table in dsd_tables(result) if not table.title.startswith("Table 2")]
+    shared = [table for table in dsd_tables(result) if not table.title.startswith("Table 2")]
     return render_page(
         PageContent(
             title="The DSD paper's evaluation",
@@ -63,7 +70,7 @@ def dsd_page(result: DsdResult) -> str:
                 f"{one.claim}: printed {one.printed}; here {one.ours}. {one.verdict}."
                 for one in claims(result)
             ],
-            scenarios=[PageScenario(data, [_plain(table2(result, data)), *shared]) for data in DATASETS],
+            scenarios=[PageScenario(data, [table2(result, data), *shared]) for data in DATASETS],
             look=_LOOK,
             plots=[
                 _table2(result),
@@ -77,13 +84,9 @@ def dsd_page(result: DsdResult) -> str:
     )
 
 
-def _plain(table: PaperTable) -> TableData:
-    return TableData(table.title, table.header, table.rows, table.notes)
-
-
 def _table2(result: DsdResult) -> Plot:
     columns = [f"{number}: {c.drafters}D, {c.rtt_ms:.0f} ms" for number, c in CONFIGURATIONS.items()]
-    frames: dict[str, list[Trace]] = {}
+    frames: dict[str, list[dict[str, Any]]] = {}
     for place, data in enumerate(DATASETS):
         frames[str(place)] = [
             _line(arm, columns, [result.table2[data, n, arm].cell.tpot_ms for n in CONFIGURATIONS])
@@ -149,7 +152,7 @@ def _policies(result: DsdResult, part: str, title: str) -> Plot:
 
 def _line(
     name: str, x: Sequence[float] | Sequence[str], y: Sequence[float], *, mode: str = "lines+markers"
-) -> Trace:
+) -> dict[str, Any]:
     style = _LOOK[name]
     return {
         "type": "scatter",

@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any, Final, NamedTuple
 
 from disco.errors import ConfigurationError
-from disco.replay.sweeps.executors import Progress, run_all
+from disco.replay import Progress, run_all
 from papers.dsd.calibrated import DATA
 from papers.dsd.fleet_assumptions import ASSUMED
 from papers.dsd.printed_values import (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from disco.replay import Table, claim_table
 from papers.dsd.dsd_claims import claims, contradictions, crossover_ms
 from papers.dsd.dsd_run import (
     ALONE,
@@ -33,22 +34,22 @@ from papers.dsd.printed_values import (
     Configuration,
     printed,
 )
-from papers.paper_table import UNKNOWN, PaperTable
+from papers.evaluation import UNKNOWN
 
 __all__ = ["dsd_tables", "figure_tables", "table2"]
 
 _PARTS: Final = (("requests/s", 1), ("TTFT ms", 0), ("TPOT ms", 1))
 
 
-def dsd_tables(result: DsdResult) -> list[PaperTable]:
+def dsd_tables(result: DsdResult) -> list[Table]:
     """Return all tables: claims, Table 2, the figures, the cost predictor, contradictions, what is assumed."""
     return [*figure_tables(result), *(table2(result, name) for name in DATASETS), *_last(result)]
 
 
-def figure_tables(result: DsdResult) -> list[PaperTable]:
+def figure_tables(result: DsdResult) -> list[Table]:
     """Return the tables of the claims and the figures."""
     return [
-        PaperTable("Claims of the paper", ("claim", "printed", "here", "verdict"), claims(result), ()),
+        claim_table("Claims of the paper", claims(result)),
         _figure5(result),
         _figure6(result),
         _routing(result),
@@ -56,7 +57,7 @@ def figure_tables(result: DsdResult) -> list[PaperTable]:
     ]  # fmt: skip
 
 
-def table2(result: DsdResult, dataset: str) -> PaperTable:
+def table2(result: DsdResult, dataset: str) -> Table:
     """Return a data set's part of Table 2: paper, ours and deviation in each cell."""
     rows: list[tuple[str, ...]] = []
     for number, column in CONFIGURATIONS.items():
@@ -72,7 +73,7 @@ def table2(result: DsdResult, dataset: str) -> PaperTable:
                     else _compared(printed(dataset, number, STATIC), point.cell)
                 )
                 rows.append((_column(number, column), arm, *cells, _how(point)))
-    return PaperTable(
+    return Table(
         f"Table 2, {dataset}: paper, ours (deviation)",
         ("configuration", "window", *(name for name, _ in _PARTS), "drafts"),
         tuple(rows),
@@ -101,7 +102,7 @@ def _how(point: Point) -> str:
     return f"{point.window:.1f}, {100 * point.alone:.0f} % alone"
 
 
-def _figure5(result: DsdResult) -> PaperTable:
+def _figure5(result: DsdResult) -> Table:
     known = {LADDER[0][0]: FIGURE_5[0][1], LADDER[-1][0]: FIGURE_5[-1][1]}
     rows = []
     for step, point in result.ladder.items():
@@ -114,7 +115,7 @@ def _figure5(result: DsdResult) -> PaperTable:
             ]
         )
         rows.append((step, *cells, _how(point)))
-    return PaperTable(
+    return Table(
         "Figure 5 (GSM8K, configuration 1): paper, ours (deviation)",
         ("policies", *(name for name, _ in _PARTS), "drafts"),
         tuple(rows),
@@ -124,7 +125,7 @@ def _figure5(result: DsdResult) -> PaperTable:
     )
 
 
-def _figure6(result: DsdResult) -> PaperTable:
+def _figure6(result: DsdResult) -> Table:
     rows = []
     for drafters in LOADS:
         flat = [result.modes[mode, drafters, 0].cell.tpot_ms for mode in (FUSED, ALONE)]
@@ -132,7 +133,7 @@ def _figure6(result: DsdResult) -> PaperTable:
         crossings = [_crossing(crossover_ms(result, drafters, mode)) for mode in (FUSED, ALONE)]
         rows.append((f"{drafters:,}", *(f"{value:.1f}" for value in (*near, *flat)), *crossings))
     low, high = CROSSOVER_MS
-    return PaperTable(
+    return Table(
         "Figure 6: TPOT in ms by round trip",
         (
             "drafters",
@@ -153,7 +154,7 @@ def _crossing(found_ms: float | None) -> str:
     return "never faster" if found_ms < 0 else f"{found_ms:.0f} ms"
 
 
-def _routing(result: DsdResult) -> PaperTable:
+def _routing(result: DsdResult) -> Table:
     rows = []
     for drafters in DRAFTERS:
         jsq, turns = (result.policies[name, drafters] for name in ("JSQ", "round-robin"))
@@ -167,7 +168,7 @@ def _routing(result: DsdResult) -> PaperTable:
             )
         )
     low, high = JSQ_LOWER_MS
-    return PaperTable(
+    return Table(
         "Figures 7 and 8: join the shortest queue (JSQ) against round-robin (RR), by drafters",
         (
             "drafters",
@@ -183,7 +184,7 @@ def _routing(result: DsdResult) -> PaperTable:
     )
 
 
-def _batching(result: DsdResult) -> PaperTable:
+def _batching(result: DsdResult) -> Table:
     rows = []
     for drafters in DRAFTERS:
         fifo, aware = (result.policies[name, drafters].cell for name in ("JSQ", "JSQ, LAB"))
@@ -198,7 +199,7 @@ def _batching(result: DsdResult) -> PaperTable:
             )
         )
     low, high = LAB_LOWER_MS
-    return PaperTable(
+    return Table(
         "Figures 9 and 10: FIFO against length-aware batches (LAB), by drafters",
         (
             "drafters",
@@ -213,7 +214,7 @@ def _batching(result: DsdResult) -> PaperTable:
     )
 
 
-def _last(result: DsdResult) -> list[PaperTable]:
+def _last(result: DsdResult) -> list[Table]:
     rows = tuple(
         (
             one.model,
@@ -226,7 +227,7 @@ def _last(result: DsdResult) -> list[PaperTable]:
         for one in result.predictor
     )
     return [
-        PaperTable(
+        Table(
             "Errors of the cost predictor on our own measurements, %: mean size (mean with sign)",
             ("model", "prefill (paper: 7.4)", "decode (paper: 5.2)", "whole answers", "predicted"),
             rows,
@@ -237,8 +238,6 @@ def _last(result: DsdResult) -> list[PaperTable]:
                 ),
             ),
         ),
-        PaperTable(
-            "Contradictions of the paper", ("where", "what is shown here"), contradictions(result), ()
-        ),
-        PaperTable("Calibrated and assumed constants", ("constant", "value", "source"), ASSUMED, ()),
+        claim_table("Contradictions of the paper", contradictions(result)),
+        Table("Calibrated and assumed constants", ("constant", "value", "source"), ASSUMED, ()),
     ]

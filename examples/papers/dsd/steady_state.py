@@ -19,7 +19,7 @@ from statistics import fmean
 from typing import Any, Final, NamedTuple
 
 from disco.errors import ConfigurationError
-from disco.replay.pairs.pair_trace import FleetRequest
+from disco.replay import DraftedRequest
 from papers.dsd.calibrated import DataSet
 from papers.dsd.paper_fleets import paper_fleet
 from papers.dsd.printed_values import Cell
@@ -125,7 +125,7 @@ def steady_point(
     )
 
 
-def _under_way(requests: list[FleetRequest], rng: Random) -> list[FleetRequest]:
+def _under_way(requests: list[DraftedRequest], rng: Random) -> list[DraftedRequest]:
     """Return the requests as they are in the middle: each with a random part of its answer left.
 
     Their prompts were read before: all at once they would fill slow servers for longer than the run.

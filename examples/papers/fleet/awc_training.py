@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 
 from disco.errors import ConfigurationError
-from disco.replay.sweeps.executors import Progress, run_all
-from disco.speculate.windows.network import Network
+from disco.replay import Figure, Progress, run_all
+from disco.speculate import Network
 from papers.fleet.fleet_trials import (
     ALONE,
     COMPARED,
@@ -24,7 +24,7 @@ from papers.fleet.fleet_trials import (
     try_windows,
 )
 from papers.fleet.network_training import train
-from papers.fleet.window_comparison import Interval, Line, compare, compare_with
+from papers.fleet.window_comparison import Line, compare, compare_with
 
 __all__ = ["Trained", "train_awc"]
 
@@ -58,7 +58,7 @@ class Trained:
     error: float
     without: float
     lines: list[Line]
-    against: dict[str, Interval]
+    against: dict[str, Figure]
 
     def to_json(self) -> str:
         """Return the weights, and how they were made, as the package's JSON file."""
@@ -73,14 +73,17 @@ class Trained:
             "error_of_the_median_label": round(self.without, 3),
             "held_out": {
                 line.window: {
-                    name: [round(value, 4) for value in getattr(line, name)]
-                    for name in ("tpot", "ttft", "throughput", "cost")
+                    name: _rounded(getattr(line, name)) for name in ("tpot", "ttft", "throughput", "cost")
                 }
                 for line in self.lines
             },
-            "against": {name: [round(value, 4) for value in one] for name, one in self.against.items()},
+            "against": {name: _rounded(one) for name, one in self.against.items()},
         }
         return json.dumps({"made": made} | weights)
+
+
+def _rounded(found: Figure) -> list[float]:
+    return [round(value, 4) for value in (found.mean, found.low, found.high)]
 
 
 def train_awc(

@@ -7,22 +7,22 @@ from itertools import count, cycle, islice
 from random import Random
 
 from disco.errors import ConfigurationError
-from disco.replay.pairs.pair_trace import FleetRequest
+from disco.replay import DraftedRequest
 from papers.fleet.fleet_scenario import Arrivals
 
 __all__ = ["Arrival", "open_arrivals", "total_requests"]
 
-Arrival = tuple[float, int, FleetRequest]
+Arrival = tuple[float, int, DraftedRequest]
 """Time in s, number of the drafter, and the request."""
 
 
-def total_requests(arrivals: Arrivals, requests: Sequence[FleetRequest]) -> int:
+def total_requests(arrivals: Arrivals, requests: Sequence[DraftedRequest]) -> int:
     """Return how many requests a run has: `arrivals.requests`, or each of the trace once."""
     return arrivals.requests or len(requests)
 
 
 def open_arrivals(
-    arrivals: Arrivals, requests: Sequence[FleetRequest], drafters: int, rng: Random
+    arrivals: Arrivals, requests: Sequence[DraftedRequest], drafters: int, rng: Random
 ) -> Iterator[Arrival]:
     """Return the arrivals of a kind that does not depend on what the fleet does, in order of time.
 
@@ -43,7 +43,9 @@ def open_arrivals(
     return islice(_poisson(arrivals.rate, requests, drafters, rng), total)
 
 
-def _poisson(rate: float, requests: Sequence[FleetRequest], drafters: int, rng: Random) -> Iterator[Arrival]:
+def _poisson(
+    rate: float, requests: Sequence[DraftedRequest], drafters: int, rng: Random
+) -> Iterator[Arrival]:
     now = 0.0
     for number, request in zip(count(), cycle(requests), strict=False):
         now += rng.expovariate(rate)

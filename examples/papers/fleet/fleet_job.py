@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from disco.replay.pairs.pair_trace import FleetRequest
+from disco.replay import DraftedRequest
 from papers.fleet.fleet_pair import Pair
 
 __all__ = ["Answer", "Job", "Kind"]
@@ -29,7 +29,7 @@ class Answer:
             token reached the device; -1 where that has not been.
         target: number of its target; -1 before it is routed.
         pair: of drafter and target.
-        runs: see `FleetRequest.runs`.
+        runs: see `DraftedRequest.runs`.
         length: tokens that the target has settled.
         ready_s: when the drafter has read the prompt.
         settled_s: when the target settled the newest token.
@@ -45,7 +45,7 @@ class Answer:
         *("wait_network_s", "wait_prompt_s", "wait_rounds_s", "wasted", "windows"),
     )
 
-    def __init__(self, number: int, request: FleetRequest, drafter: int, arrived_s: float) -> None:
+    def __init__(self, number: int, request: DraftedRequest, drafter: int, arrived_s: float) -> None:
         self.number, self.request, self.drafter, self.arrived_s = number, request, drafter, arrived_s
         self.output = request.output_tokens
         self.runs = request.runs

@@ -5,16 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-from pathlib import Path
 from typing import Final
 
-from disco.endpoints.llamacpp.model.model_files import resolve_model, short_name
-from disco.endpoints.llamacpp.model.pass_times import answer_s, pass_times
-from disco.endpoints.llamacpp.model.requantised import requantised
-from disco.endpoints.llamacpp.output.agreement import load_model
 from disco.errors import ConfigurationError
-from disco.profiles import user_profile_dir
 from papers.fleet.measured_costs import write_costs
+from papers.fleet.pass_times import answer_s, pass_times
 from papers.fleet.predictor_errors import (
     Measured,
     Profile,
@@ -22,6 +17,8 @@ from papers.fleet.predictor_errors import (
     predictor_errors,
     write_profile,
 )
+from papers.local_model import LocalModel
+from papers.model_argument import model_file
 from papers.terminal import Screen, check_output
 
 __all__ = ["error_rows", "run_measure"]
@@ -90,13 +87,8 @@ def error_rows(profiles: list[Profile]) -> list[list[str]]:
 
 
 def _measured(screen: Screen, name: str, threads: int, repeats: int) -> Profile:
-    model_name, _, kind = name.partition("@")
-    path: str | Path = model_name
-    if kind:
-        with screen.step(f"Writing {short_name(model_name)} as {kind.upper()}"):
-            path = requantised(resolve_model(model_name), kind, user_profile_dir().parent / "models")
     with screen.step(f"Loading {name}"):
-        model = load_model(os.fspath(path), threads=threads, context_tokens=2048)
+        model = LocalModel(model_file(name), threads=threads, context_tokens=2048)
     try:
         points = [
             (rows, before, all_logits)

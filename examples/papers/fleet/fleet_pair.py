@@ -7,11 +7,8 @@ from math import exp, log
 from random import Random
 from typing import Final
 
-from disco.replay.pairs.pair_trace import FleetRequest
-from disco.speculate.estimates import Acceptance, Smoothed
-from disco.speculate.seen import Seen, VerifyCurve
-from disco.speculate.windows.contract import Window
-from disco.speculate.windows.simple import Static
+from disco.replay import DraftedRequest
+from disco.speculate import Acceptance, Seen, Smoothed, Static, VerifyCurve, Window
 from papers.fleet.fleet_scenario import Link
 
 __all__ = ["AccessLink", "Pair"]
@@ -142,7 +139,7 @@ class Pair:
             self._curve_ratio = exp(step * _STEP)
             seen.verify = _scaled(said, step)
 
-    def next_window(self, request: FleetRequest, place: int) -> int:
+    def next_window(self, request: DraftedRequest, place: int) -> int:
         """Return how many tokens are drafted next, from `place` in the answer on; 0: the target alone."""
         drafted = self.window.choose(self.seen) if self.fixed is None else self.fixed
         if self.stop_below and drafted:

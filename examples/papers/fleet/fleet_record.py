@@ -6,10 +6,10 @@ import argparse
 from pathlib import Path
 from random import Random
 
-from disco.endpoints.llamacpp.output.agreement import Choice, agreement, load_model, prompt_ids, write_answer
-from disco.errors import ConfigurationError, DiscoError, EndpointFailure
-from disco.replay.pairs.pair_trace import FleetRequest, write_trace
-from disco.replay.sweeps.executors import available_cores
+from disco.errors import ConfigurationError
+from disco.replay import DraftedRequest, available_cores, write_drafts
+from papers.fleet.agreement import Choice, agreement, write_answer
+from papers.local_model import LocalModel
 from papers.terminal import Screen, check_output
 
 __all__ = ["run_record"]
@@ -27,7 +27,7 @@ def run_record(screen: Screen, arguments: argparse.Namespace) -> int:
     threads = arguments.threads or max(1, available_cores() - 1)
     vocabulary, prompts, answers = _written(screen, arguments, texts, choice, threads)
     with screen.step(f"Loading {arguments.draft}"):
-        draft = load_model(arguments.draft, threads=threads)
+        draft = LocalModel(arguments.draft, threads=threads)
     try:
         if draft.vocabulary != vocabulary:
             raise ConfigurationError(
@@ -40,7 +40,7 @@ def run_record(screen: Screen, arguments: argparse.Namespace) -> int:
                 found = agreement(draft, prompt, answer, choice)
                 now_s += rng.expovariate(arguments.rate)
                 requests.append(
-                    FleetRequest(
+                    DraftedRequest(
                         prompt_tokens=len(prompt),
                         output_tokens=len(answer),
                         accepts=found.accepts,
@@ -52,7 +52,7 @@ def run_record(screen: Screen, arguments: argparse.Namespace) -> int:
                 tell(number + 1, len(prompts))
     finally:
         draft.close()
-    write_trace(arguments.out, requests)
+    write_drafts(arguments.out, requests)
     tokens, agreed = sum(one.output_tokens for one in requests), sum(sum(one.accepts) for one in requests)
     screen.line(
         f"{len(requests)} answers, {tokens:,} tokens; the draft model agrees at {agreed / tokens:.1%}."
@@ -63,21 +63,19 @@ def run_record(screen: Screen, arguments: argparse.Namespace) -> int:
 
 def _written(
     screen: Screen, arguments: argparse.Namespace, texts: list[str], choice: Choice, threads: int
-) -> tuple[str | None, list[list[int]], list[list[int]]]:
+) -> tuple[tuple[bytes, ...], list[list[int]], list[list[int]]]:
     """Return the target's vocabulary, and the tokens of prompts and of its answers."""
     with screen.step(f"Loading {arguments.target}"):
-        target = load_model(arguments.target, threads=threads)
+        target = LocalModel(arguments.target, threads=threads)
     try:
         prompts, answers = [], []
         with screen.bar("Answering") as tell:
             for number, text in enumerate(texts):
-                prompt = prompt_ids(target, [{"role": "user", "content": text}], arguments.target)
+                prompt = target.prompt([{"role": "user", "content": text}])
                 prompts.append(prompt)
                 answers.append(write_answer(target, prompt, arguments.tokens, choice))
                 tell(number + 1, len(texts))
         return target.vocabulary, prompts, answers
-    except EndpointFailure as failure:
-        raise failure.error if isinstance(failure.error, DiscoError) else failure from None
     finally:
         target.close()
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from disco.replay.metrics.over_seeds import Figure, figure
+from disco.replay import Figure, figure
 from papers.fleet.fleet_figures import FleetFigures
 from papers.fleet.fleet_sweep import FleetRun
 

@@ -7,7 +7,7 @@ import json
 import sys
 
 from disco.errors import ConfigurationError
-from disco.replay.sweeps.executors import open_executor
+from disco.replay import open_executor
 from papers.fleet.fleet_figures import answer_record, fleet_figures
 from papers.fleet.fleet_report import HEADER, fleet_json, fleet_rows
 from papers.fleet.fleet_simulator import simulate_fleet

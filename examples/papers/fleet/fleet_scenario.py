@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from disco.speculate.windows import window_of
+from disco.speculate import window_of
 
 __all__ = [
     "Arrivals",
@@ -217,7 +217,7 @@ class FleetScenario(_Section):
     """A fleet.
 
     `mode`: "distributed" (drafters draft, targets verify), "fused" (both on the target's server) or "alone" (no draft).
-    `parallel`: windows in flight of one answer. `window`: its name and settings, as `disco.speculate.windows.window_of`
+    `parallel`: windows in flight of one answer. `window`: its name and settings, as `disco.speculate.window_of`
     takes them. `skip_ms`: requests that arrive earlier do not count in the figures. `until_ms`: the run ends then.
     """
 

@@ -7,7 +7,7 @@ A request goes through these steps, in every mode:
    travels up; the target reads it in a batch, which yields the first token; meanwhile the drafter reads the prompt.
 3. Rounds, drafted in turn (this module) or in parallel (`parallel_drafting`), until the answer has its length. The
    drafted tokens of a window that count are those up to the first one that the target would not have written
-   (`FleetRequest.runs`); the target's own token follows. A window of 0 is one token of the target alone.
+   (`DraftedRequest.runs`); the target's own token follows. A window of 0 is one token of the target alone.
 4. The last verdict travels down.
 
 The window is chosen when a verdict is known, from what was seen until then. In the mode "alone" no window is drafted;
@@ -27,9 +27,8 @@ from random import Random
 from typing import Final
 
 from disco.errors import ConfigurationError
-from disco.replay.pairs.pair_trace import FleetRequest, load_trace
-from disco.speculate.seen import VerifyCurve
-from disco.speculate.windows.contract import Window
+from disco.replay import DraftedRequest, read_drafts
+from disco.speculate import VerifyCurve, Window
 from papers.fleet.event_heap import EventHeap
 from papers.fleet.fleet_arrivals import Arrival, open_arrivals, total_requests
 from papers.fleet.fleet_job import Answer, Job, Kind
@@ -87,16 +86,16 @@ class _Device:
         self.pairs: dict[int, Pair] = {}
 
 
-def requests_of(scenario: FleetScenario) -> list[FleetRequest]:
+def requests_of(scenario: FleetScenario) -> list[DraftedRequest]:
     """Return the requests of a scenario: its trace, or made-up ones."""
     if scenario.requests.made_up is not None:
         return made_up_requests(scenario.requests.made_up, Random(f"{scenario.seed} requests"))
-    return load_trace(scenario.requests.trace)
+    return read_drafts(scenario.requests.trace)
 
 
 def simulate_fleet(
     scenario: FleetScenario,
-    requests: list[FleetRequest] | None = None,
+    requests: list[DraftedRequest] | None = None,
     *,
     new_window: Callable[[], Window] | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -130,7 +129,7 @@ class Simulation:
         self,
         scenario: FleetScenario,
         topology: Topology,
-        requests: list[FleetRequest],
+        requests: list[DraftedRequest],
         new_window: Callable[[], Window] | None = None,
     ) -> None:
         self._events = EventHeap()
@@ -200,7 +199,7 @@ class Simulation:
             self._await_next()
             return
         endless = arrivals.requests == 0
-        in_turn: Iterator[FleetRequest] = cycle(self._requests)
+        in_turn: Iterator[DraftedRequest] = cycle(self._requests)
         self._loop = in_turn if endless else islice(in_turn, self._total)
         for number in range(len(self._devices)):
             self.schedule(rng.random() * arrivals.ramp_ms / 1e3, self._next_in_loop, number)
@@ -219,7 +218,7 @@ class Simulation:
         if request is not None:
             self._begin(now, drafter, request)
 
-    def _begin(self, now: float, drafter: int, request: FleetRequest) -> None:
+    def _begin(self, now: float, drafter: int, request: DraftedRequest) -> None:
         answer = Answer(len(self.begun), request, drafter, now)
         self.begun.append(answer)
         device = self._devices[drafter]

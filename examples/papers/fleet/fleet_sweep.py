@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from disco.errors import ConfigurationError
-from disco.replay.pairs.pair_trace import FleetRequest, load_trace
-from disco.replay.sweeps.executors import Progress, run_all, share, shared_value
+from disco.replay import DraftedRequest, Progress, read_drafts, run_all, share, shared_value
 from papers.fleet.fleet_figures import FleetFigures, fleet_figures
 from papers.fleet.fleet_scenario import FleetScenario
 from papers.fleet.fleet_simulator import requests_of, simulate_fleet
@@ -99,7 +98,7 @@ def sweep_fleets(
         expand(point.scenario)
     # Traces are read here, so that a worker elsewhere needs no file of this machine.
     paths = {point.scenario.requests.trace for point in points} - {""}
-    traces = {path: load_trace(path) for path in sorted(paths)}
+    traces = {path: read_drafts(path) for path in sorted(paths)}
     work = [(point, point.scenario.seed + number) for point in points for number in range(seeds)]
     with share(executor, traces) if executor is not None else nullcontext(traces) as handle:
         return run_all(executor, _run, [(handle, point, seed) for point, seed in work], progress)
@@ -107,7 +106,7 @@ def sweep_fleets(
 
 def _run(handle: Any, point: Point, seed: int) -> FleetRun:
     """Run one point with one seed; runs in a worker."""
-    traces: dict[str, list[FleetRequest]] = shared_value(handle)
+    traces: dict[str, list[DraftedRequest]] = shared_value(handle)
     scenario = point.scenario.model_copy(update={"seed": seed})
     requests = traces.get(scenario.requests.trace) or requests_of(scenario)
     try:

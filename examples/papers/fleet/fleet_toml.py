@@ -11,7 +11,6 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from disco.errors import ConfigurationError, nearest
-from disco.profiles.profile_toml import read_toml
 from papers.fleet.fleet_scenario import FleetScenario
 
 __all__ = ["load_scenario", "scenario_from", "with_settings"]
@@ -29,7 +28,13 @@ def load_scenario(path: str | PathLike[str], settings: Iterable[str] = ()) -> Fl
         ConfigurationError: the file cannot be read, or a key or value is wrong.
     """
     path = Path(path)
-    content = with_settings({"name": path.stem, **read_toml(path)}, settings)
+    try:
+        own = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"the fleet {path} cannot be read: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"the fleet {path} is not valid TOML: {error}") from error
+    content = with_settings({"name": path.stem, **own}, settings)
     return scenario_from(content, where=str(path), folder=path.parent)
 
 

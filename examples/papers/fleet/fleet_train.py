@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from disco.replay.sweeps.executors import open_executor
+from disco.replay import Figure, open_executor
 from papers.fleet.awc_training import Trained, train_awc
-from papers.fleet.window_comparison import Interval
 from papers.terminal import Screen, check_output, write
 
 __all__ = ["run_train"]
@@ -61,5 +60,5 @@ def _rows(trained: Trained) -> list[list[str]]:
     ]
 
 
-def _ratio(one: Interval) -> str:
+def _ratio(one: Figure) -> str:
     return f"{one.mean:.3f} [{one.low:.3f}, {one.high:.3f}]"

@@ -15,13 +15,7 @@ from functools import partial
 from random import Random
 from typing import Final, NamedTuple
 
-from disco.speculate.seen import Seen
-from disco.speculate.windows.adaptive import Adaptive
-from disco.speculate.windows.catalog import window_of
-from disco.speculate.windows.contract import Window
-from disco.speculate.windows.network import Network, inputs_of
-from disco.speculate.windows.simple import Static
-from disco.speculate.windows.stabilised import Stabilised
+from disco.speculate import Network, Seen, Window, inputs_of, window_of
 from papers.fleet.drawn_fleets import drawn_fleet
 from papers.fleet.fleet_figures import fleet_figures
 from papers.fleet.fleet_scenario import FleetScenario
@@ -144,7 +138,7 @@ def try_fleet(seed: int, number: int) -> Trial:
     for tokens in STATIC:
         outcomes[tokens] = run(_Watching(tokens, notes))
     run(_Probing(notes))
-    outcomes[ALONE] = run(Static(0))
+    outcomes[ALONE] = run(window_of("static", n=0))
     reference = outcomes[4]
     label = min(outcomes, key=lambda tokens: objective(outcomes[tokens], reference))
     return Trial(seed, number, outcomes, label, rows)
@@ -156,7 +150,7 @@ def try_windows(seed: int, number: int, network: Network) -> Mapping[str, Outcom
     requests = requests_of(scenario)
 
     def new(name: str) -> Window:
-        return Stabilised(Adaptive(network)) if name == "adaptive" else window_of(name)
+        return window_of(name, weights=network) if name == "adaptive" else window_of(name)
 
     return {
         name: _outcome(scenario, simulate_fleet(scenario, requests, new_window=partial(new, name)))

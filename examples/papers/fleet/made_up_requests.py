@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from random import Random
 
-from disco.replay.pairs.pair_trace import FleetRequest
+from disco.replay import DraftedRequest
 from papers.fleet.fleet_scenario import Length, MadeUp
 
 __all__ = ["made_up_requests"]
 
 
-def made_up_requests(made_up: MadeUp, rng: Random) -> list[FleetRequest]:
+def made_up_requests(made_up: MadeUp, rng: Random) -> list[DraftedRequest]:
     """Return requests.
 
     Lengths are log-normal. Acceptance is a Markov chain with two states: `correlation` is that of neighbouring tokens,
@@ -21,7 +21,7 @@ def made_up_requests(made_up: MadeUp, rng: Random) -> list[FleetRequest]:
     return [_one(made_up, rng) for _ in range(made_up.count)]
 
 
-def _one(made_up: MadeUp, rng: Random) -> FleetRequest:
+def _one(made_up: MadeUp, rng: Random) -> DraftedRequest:
     prompt, output = _length(made_up.prompt_tokens, rng), _length(made_up.output_tokens, rng)
     mean = made_up.acceptance
     if made_up.spread > 0 and 0 < mean < 1:
@@ -33,7 +33,7 @@ def _one(made_up: MadeUp, rng: Random) -> FleetRequest:
         accepts[place] = right
         stays = made_up.correlation * (right - mean)
         right = rng.random() < mean + stays
-    return FleetRequest(prompt, output, bytes(accepts))
+    return DraftedRequest(prompt, output, bytes(accepts))
 
 
 def _length(length: Length, rng: Random) -> int:

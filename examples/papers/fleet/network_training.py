@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from disco.speculate.windows.network import INPUTS, Block, Network
+from disco.speculate import INPUTS, Block, Network
 
 __all__ = ["Parameters", "gradients", "initial", "network_from", "train"]
 

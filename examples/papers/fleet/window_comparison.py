@@ -8,20 +8,12 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from disco.replay import Figure, bootstrap_mean
 from papers.fleet.fleet_trials import ALONE, STATIC, Outcome, Trial, objective
 
-__all__ = ["ORACLE", "Interval", "Line", "compare", "compare_with"]
+__all__ = ["ORACLE", "Line", "compare", "compare_with"]
 
 ORACLE: Final = "oracle static"
-_DRAWS: Final = 2000
-
-
-class Interval(NamedTuple):
-    """A mean over fleets, and the bounds of its 95 % interval."""
-
-    mean: float
-    low: float
-    high: float
 
 
 class Line(NamedTuple):
@@ -35,10 +27,10 @@ class Line(NamedTuple):
     """
 
     window: str
-    tpot: Interval
-    ttft: Interval
-    throughput: Interval
-    cost: Interval
+    tpot: Figure
+    ttft: Figure
+    throughput: Figure
+    cost: Figure
     worst: float
 
 
@@ -69,7 +61,7 @@ def compare(trials: Sequence[Trial], tried: Sequence[Mapping[str, Outcome]]) -> 
 
 def compare_with(
     trials: Sequence[Trial], tried: Sequence[Mapping[str, Outcome]], window: str, other: str
-) -> Interval:
+) -> Figure:
     """Return the cost of a window against another one, fleet by fleet: below 1 it is better."""
     outcomes = _by_window(trials, tried)
     return _interval(_logs(outcomes[window], outcomes[other], objective))
@@ -98,9 +90,7 @@ def _logs(
     )
 
 
-def _interval(logs: npt.NDArray[np.float64]) -> Interval:
+def _interval(logs: npt.NDArray[np.float64]) -> Figure:
     """Return a geometric mean of ratios and its interval, from the ratios' logarithms."""
-    rng = np.random.default_rng(0)
-    drawn = logs[rng.integers(0, len(logs), (_DRAWS, len(logs)))].mean(1)
-    low, high = np.quantile(drawn, (0.025, 0.975))
-    return Interval(*(float(np.exp(value)) for value in (logs.mean(), low, high)))
+    found = bootstrap_mean(logs)
+    return Figure(*(float(np.exp(value)) for value in (found.mean, found.low, found.high)))

@@ -18,8 +18,8 @@ from functools import cache
 from random import Random
 from typing import Final
 
-from disco.replay.pairs.pair_trace import FleetRequest
-from disco.speculate.chunks import Reply
+from disco.replay import DraftedRequest
+from disco.speculate import Reply
 from papers.hat.hat_printed import CNN_DM, SPEC_BENCH, Ablation
 from papers.hat.split_fleet import (
     DevicePool,
@@ -192,7 +192,7 @@ def paper_fleet(
 @cache
 def paper_requests(
     dataset: str, *, tree: bool, seed: int = 1, parts: tuple[int, ...] = (SKIPPED, COUNTED, BEHIND)
-) -> tuple[FleetRequest, ...]:
+) -> tuple[DraftedRequest, ...]:
     """Return the requests of a run.
 
     Args:

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
-from disco.replay.report.chart_style import Plot, Style, Trace, axis, layout, literal, numbers
-from disco.replay.report.page_skeleton import PageContent, PageScenario, render_page
-from disco.replay.report.terminal_tables import TableData
+from disco.replay.report import (
+    PageContent,
+    PageScenario,
+    Plot,
+    Style,
+    axis,
+    layout,
+    literal,
+    numbers,
+    render_page,
+)
 from papers.hat.bandwidth_bound import bound_ms
 from papers.hat.hat_claims import claims
 from papers.hat.hat_fleets import DATA, MAKESPAN
@@ -46,7 +54,7 @@ def hat_page(result: HatResult) -> str:
     Raises:
         ConfigurationError: plotly is not installed.
     """
-    tables = [TableData(t.title, t.header, t.rows, t.notes) for t in hat_tables(result)]
+    tables = hat_tables(result)
     others = {SPEC_BENCH: CNN_DM, CNN_DM: SPEC_BENCH}
     return render_page(
         PageContent(
@@ -77,7 +85,7 @@ def hat_page(result: HatResult) -> str:
 
 
 def _loads(result: HatResult, reply: str, title: str) -> Plot:
-    frames: dict[str, list[Trace]] = {}
+    frames: dict[str, list[dict[str, Any]]] = {}
     for place, data in enumerate(DATASETS):
         rates = RATES[data]
         bound = bound_ms(data).spread / DATA[data].link_factor
@@ -135,7 +143,7 @@ def _ablation(result: HatResult) -> Plot:
     )
 
 
-def _printed(name: str, x: Sequence[float] | Sequence[str], y: Sequence[float]) -> Trace:
+def _printed(name: str, x: Sequence[float] | Sequence[str], y: Sequence[float]) -> dict[str, Any]:
     return {
         **_line(name, x, y, mode="markers"),
         "marker": {"color": _LOOK[name].colour, "symbol": "x", "size": 9},
@@ -146,7 +154,7 @@ def _printed(name: str, x: Sequence[float] | Sequence[str], y: Sequence[float]) 
 
 def _line(
     name: str, x: Sequence[float] | Sequence[str], y: Sequence[float], *, mode: str = "lines+markers"
-) -> Trace:
+) -> dict[str, Any]:
     style = _LOOK[name]
     return {
         "type": "scatter",

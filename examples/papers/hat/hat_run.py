@@ -9,8 +9,8 @@ from statistics import fmean
 from typing import Any, Final, NamedTuple
 
 from disco.errors import ConfigurationError
-from disco.replay.sweeps.executors import Progress, run_all
-from disco.speculate.chunks import Reply
+from disco.replay import Progress, run_all
+from disco.speculate import Reply
 from papers.hat.hat_assumptions import ASSUMED
 from papers.hat.hat_fleets import (
     BEHIND,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from disco.replay import Table, claim_table
+from papers.evaluation import UNKNOWN
 from papers.hat.bandwidth_bound import bound_ms, cells, mark
 from papers.hat.first_experiments import PROMPTS, batch_s, parts
 from papers.hat.hat_assumptions import ASSUMED
@@ -24,17 +26,16 @@ from papers.hat.hat_printed import (
     U_SHAPE,
 )
 from papers.hat.hat_run import ARMS, OURS, RATES, REPLIES, HatPoint, HatResult
-from papers.paper_table import UNKNOWN, PaperTable
 
 __all__ = ["ablation_table", "hat_tables", "load_table"]
 
 _NO_RATE: Final = "Requests/s are not given: 6 (SpecBench) and the calibrated rate (CNN/DM)."
 
 
-def hat_tables(result: HatResult) -> list[PaperTable]:
+def hat_tables(result: HatResult) -> list[Table]:
     """Return all tables: claims, bounds, figures, tables, contradictions, what is assumed."""
     return [
-        PaperTable("Claims of the paper", ("claim", "printed", "here", "verdict"), claims(result), ()),
+        claim_table("Claims of the paper", claims(result)),
         _bounds(),
         _first(),
         *(load_table(result, name) for name in DATASETS),
@@ -43,12 +44,8 @@ def hat_tables(result: HatResult) -> list[PaperTable]:
         _figure12(result),
         _table4(result),
         *(ablation_table(result, name) for name in DATASETS),
-        PaperTable(
-            "Contradictions of the paper", ("where", "what is shown here"), contradictions(result), ()
-        ),
-        PaperTable(
-            "Calibrated, taken over and assumed constants", ("constant", "value", "source"), ASSUMED, ()
-        ),
+        claim_table("Contradictions of the paper", contradictions(result)),
+        Table("Calibrated, taken over and assumed constants", ("constant", "value", "source"), ASSUMED, ()),
     ]
 
 
@@ -59,7 +56,7 @@ def _beside(paper: float | None, ours: float, digits: int = 0) -> str:
     return f"{paper:.{digits}f}  {ours:.{digits}f} ({100 * (ours / paper - 1):+.0f} %)"
 
 
-def _bounds() -> PaperTable:
+def _bounds() -> Table:
     rows = []
     for cell in cells():
         bound = bound_ms(cell.dataset, down=cell.in_turn)
@@ -72,7 +69,7 @@ def _bounds() -> PaperTable:
                 mark(cell) or "possible",
             )
         )
-    return PaperTable(
+    return Table(
         "Printed TTFT and the bound of the links, ms",
         ("where", "data set", "printed", "bound, rates spread", "mean rate", "fastest rate", "so it is"),
         tuple(rows),
@@ -86,7 +83,7 @@ def _bounds() -> PaperTable:
     )
 
 
-def _first() -> PaperTable:
+def _first() -> Table:
     printed = {2048: "3.57 = 0.09 + 0.28 + 3.20"}
     rows = []
     for prompt in PROMPTS:
@@ -125,7 +122,7 @@ def _first() -> PaperTable:
             f"{pieces / batch_s(2048, decodes=9):.1f}",
         )
     )
-    return PaperTable(
+    return Table(
         "Figure 1 and the first experiments (7B, one Orin, U-shape)",
         ("what", "paper", "ours"),
         tuple(rows),
@@ -135,7 +132,7 @@ def _first() -> PaperTable:
     )
 
 
-def load_table(result: HatResult, dataset: str) -> PaperTable:
+def load_table(result: HatResult, dataset: str) -> Table:
     """Return Figure 6 or 7: TTFT and TBT by requests/s, with both replies."""
     figure, rate_printed = ("6", 6.0) if dataset == SPEC_BENCH else ("7", 4.0)
     ttft = dict(zip(ARM_NAMES, TTFT_AT[figure, dataset], strict=True))
@@ -155,7 +152,7 @@ def load_table(result: HatResult, dataset: str) -> PaperTable:
                 )
             )
     bound = bound_ms(dataset).spread / DATA[dataset].link_factor
-    return PaperTable(
+    return Table(
         f"Figure {figure}, {dataset}: by requests/s; TTFT: paper, ours (deviation)",
         (
             "requests/s",
@@ -176,7 +173,7 @@ def load_table(result: HatResult, dataset: str) -> PaperTable:
     )
 
 
-def _gpu(result: HatResult) -> PaperTable:
+def _gpu(result: HatResult) -> Table:
     rows = []
     for dataset in DATASETS:
         for place, arm in enumerate(ARMS):
@@ -190,7 +187,7 @@ def _gpu(result: HatResult) -> PaperTable:
                     f"{point.gpu_ms:.1f} ± {point.gpu_sd_ms:.1f}",
                 )
             )
-    return PaperTable(
+    return Table(
         "Figure 8: time of a batch on one of four GPUs, ms, with standard deviation",
         ("data set", "arm", "paper", "ours"),
         tuple(rows),
@@ -198,7 +195,7 @@ def _gpu(result: HatResult) -> PaperTable:
     )
 
 
-def _single(result: HatResult, dataset: str) -> PaperTable:
+def _single(result: HatResult, dataset: str) -> Table:
     sla = SLA[dataset]
     ttft = TTFT_AT["11", dataset] if dataset == SPEC_BENCH else None
     rows = []
@@ -217,7 +214,7 @@ def _single(result: HatResult, dataset: str) -> PaperTable:
                 _beside(TBT_11[place] if ttft and known else None, whole.tbt_ms, 1),
             )
         )
-    return PaperTable(
+    return Table(
         f"Figure {sla.figure}{' and 11' if ttft else ''}, {dataset}, one GPU: paper, ours (deviation)",
         (
             "arm",
@@ -233,7 +230,7 @@ def _single(result: HatResult, dataset: str) -> PaperTable:
     )
 
 
-def _figure12(result: HatResult) -> PaperTable:
+def _figure12(result: HatResult) -> Table:
     rate = DATA[CNN_DM].rate
     rows = []
     for arm in ARMS:
@@ -241,7 +238,7 @@ def _figure12(result: HatResult) -> PaperTable:
         rows.append(
             (arm, *(f"{value:.0f}" for value in (whole.ttft_ms, last.ttft_ms)), f"{whole.tbt_ms:.1f}")
         )
-    return PaperTable(
+    return Table(
         "Figure 12, CNN/DM, four GPUs",
         ("arm", "TTFT ms", "TTFT, last row", "TBT ms"),
         tuple(rows),
@@ -249,7 +246,7 @@ def _figure12(result: HatResult) -> PaperTable:
     )
 
 
-def _table4(result: HatResult) -> PaperTable:
+def _table4(result: HatResult) -> Table:
     rows = []
     for dataset in DATASETS:
         base = result.alone[dataset, U_SHAPE].tbt_ms
@@ -264,7 +261,7 @@ def _table4(result: HatResult) -> PaperTable:
                     _beside(speed_up, base / point.tbt_ms, 2),
                 )
             )
-    return PaperTable(
+    return Table(
         "Table IV, one request at a time: speed-up of decoding, paper, ours (deviation)",
         ("data set", "arm", "accept length, paper", "ours", "speed-up"),
         tuple(rows),
@@ -274,7 +271,7 @@ def _table4(result: HatResult) -> PaperTable:
     )
 
 
-def ablation_table(result: HatResult, dataset: str) -> PaperTable:
+def ablation_table(result: HatResult, dataset: str) -> Table:
     """Return a data set's part of Table V."""
     rows = []
     for column in ABLATION:
@@ -296,7 +293,7 @@ def ablation_table(result: HatResult, dataset: str) -> PaperTable:
                     f"{whole.chunk:.0f}",
                 )
             )
-    return PaperTable(
+    return Table(
         f"Table V, {dataset}: paper, ours (deviation)",
         ("on", "TTFT ms", "TTFT, last row", "TBT ms", "TBT, last row", "drafted, ready", "chunk"),
         tuple(rows),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from disco.speculate.chunks import SplitPath
+from disco.speculate import SplitPath
 from papers.hat.split_requests import Placed
 
 __all__ = ["SplitAnswer"]

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from disco.speculate.chunks import CloudMonitor
+from disco.speculate import CloudMonitor
 from papers.hat.split_answer import SplitAnswer
 from papers.hat.split_fleet import SplitModel
 

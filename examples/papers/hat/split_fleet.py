@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from disco.errors import ConfigurationError, nearest
-from disco.speculate.chunks import Reply
+from disco.speculate import Reply
 from papers.fleet.pass_costs import PassCosts, gpu_costs
 
 __all__ = ["ARMS", "DevicePool", "DeviceTimes", "SplitArm", "SplitFleet", "SplitModel", "arm_of"]

@@ -8,7 +8,7 @@ from random import Random
 from statistics import fmean
 from typing import NamedTuple
 
-from disco.replay.pairs.pair_trace import FleetRequest
+from disco.replay import DraftedRequest
 from papers.fleet.fleet_arrivals import open_arrivals
 from papers.fleet.fleet_scenario import Arrivals
 from papers.hat.split_fleet import Rates, SplitFleet
@@ -63,7 +63,7 @@ def lengths(mean: float, sd: float, count: int, rng: Random) -> list[int]:
 
 def with_drafts(
     prompts: Sequence[int], output_tokens: int, drafts: Drafts | float, rng: Random
-) -> list[FleetRequest]:
+) -> list[DraftedRequest]:
     """Return requests with these prompts.
 
     Args:
@@ -81,7 +81,7 @@ def with_drafts(
             a, b = drafts.mean * drafts.spread, (1 - drafts.mean) * drafts.spread
             confidence = tuple(rng.betavariate(a, b) for _ in range(output_tokens))
             accepts = bytes(rng.random() < value for value in confidence)
-        made.append(FleetRequest(prompt, output_tokens, accepts, confidence=confidence))
+        made.append(DraftedRequest(prompt, output_tokens, accepts, confidence=confidence))
     return made
 
 
@@ -98,13 +98,13 @@ class Placed(NamedTuple):
 
     arrived_s: float
     device: int
-    request: FleetRequest
+    request: DraftedRequest
     up_bps: float
     down_bps: float
     slowness: float
 
 
-def placed(fleet: SplitFleet, requests: Sequence[FleetRequest]) -> list[Placed]:
+def placed(fleet: SplitFleet, requests: Sequence[DraftedRequest]) -> list[Placed]:
     """Draw arrivals, links and modes; they depend on the seed and on the number of requests alone."""
     links, modes = Random(f"{fleet.seed} links"), Random(f"{fleet.seed} modes")
     pools = [pool for pool in fleet.pools for _ in range(pool.count)]

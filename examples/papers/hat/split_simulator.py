@@ -26,10 +26,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from disco.replay.pairs.pair_trace import FleetRequest
-from disco.speculate.chunks import SplitPath, ahead_steps, equation3, makespan_chunk
-from disco.speculate.seen import VerifyCurve
-from disco.speculate.windows.simple import Confidence
+from disco.replay import DraftedRequest
+from disco.speculate import SplitPath, VerifyCurve, ahead_steps, equation3, makespan_chunk
 from papers.fleet.event_heap import EventHeap
 from papers.hat.split_answer import SplitAnswer
 from papers.hat.split_cloud import SplitCloud, SplitJob
@@ -94,7 +92,7 @@ def split_path(fleet: SplitFleet, one: Placed, curve: VerifyCurve, load: float =
     )
 
 
-def simulate_split(fleet: SplitFleet, requests: Sequence[FleetRequest]) -> SplitRun:
+def simulate_split(fleet: SplitFleet, requests: Sequence[DraftedRequest]) -> SplitRun:
     """Run a fleet until every request has its answer. The same seed gives the same bits.
 
     Args:
@@ -118,8 +116,6 @@ class _Simulation:
         self._curve = cloud_curve(fleet.model)
         self._way_s = fleet.rtt_s / 2
         self._size = fleet.model.state_bytes
-        # The live drafter's own rule of when to stop.
-        self._window = Confidence(fleet.eta, fleet.most)
         self._branches = Random(f"{fleet.seed} branches")
         self._busy: dict[int, deque[SplitAnswer]] = {}
         self._draft: Callable[[SplitAnswer, int], tuple[int, float]] = {
@@ -218,8 +214,8 @@ class _Simulation:
         return self._fleet.tree_depth, answer.slowness * self._fleet.times.tree_s
 
     def _drafted(self, answer: SplitAnswer, branch: int) -> tuple[int, float]:
-        most = self._window.choose(None)  # type: ignore[arg-type]  # it looks at nothing
-        drafted = answer.request.drafted_until_unsure(len(answer.token_s), most, self._window.stop_below)
+        # As the live drafter stops with the window "confidence".
+        drafted = answer.request.drafted_until_unsure(len(answer.token_s), self._fleet.most, self._fleet.eta)
         return drafted, max(0, drafted - branch) * self._step_s(answer)
 
     def _step_s(self, answer: SplitAnswer) -> float:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from papers.ladder.trace_file import check_columns, read_trace, write_trace
+from papers.trace_file import check_columns, read_trace, write_trace
 
 __all__ = ["ANSWER_COLUMNS", "AnswerRow", "AnswerTrace", "load_answer_trace", "save_answer_trace"]
 

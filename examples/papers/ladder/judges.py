@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -11,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from disco.judging import SEQUENCE_CONFIDENCES, ExitHistory, RunningConfidence, SequenceConfidence
+from disco.replay import Figure, normal_interval, sum_by_group
 from papers.ladder.answer_trace import AnswerRow, AnswerTrace
-from papers.ladder.ladder_statistics import Z_95, Interval, sum_by_group
 
 __all__ = [
     "CONFIDENCES",
@@ -76,13 +75,13 @@ class Discrimination(NamedTuple):
     area: float
     influence: NDArray[np.float64]
 
-    def interval(self) -> Interval:
+    def interval(self) -> Figure:
         """Return the area with its 95 % interval."""
-        return _interval(self.area, self.influence)
+        return normal_interval(self.area, self.influence)
 
-    def over(self, other: Discrimination) -> Interval:
+    def over(self, other: Discrimination) -> Figure:
         """Return how much larger the area is than another one of the same answers, with the 95 % interval (paired)."""
-        return _interval(self.area - other.area, self.influence - other.influence)
+        return normal_interval(self.area - other.area, self.influence - other.influence)
 
 
 def discriminate(
@@ -120,11 +119,6 @@ def _share_below(values: NDArray[np.float64], others: NDArray[np.float64]) -> ND
     return np.asarray((lower + upper) / 2.0 / len(others))
 
 
-def _interval(value: float, influence: NDArray[np.float64]) -> Interval:
-    half = Z_95 * math.sqrt(float(np.square(influence).sum()))
-    return Interval(value, value - half, value + half)
-
-
 @dataclass(frozen=True, slots=True)
 class JudgeFigures:
     """One judge on one trace.
@@ -140,11 +134,11 @@ class JudgeFigures:
     """
 
     judge: str
-    good: Interval
-    contains: Interval | None
-    exact: Interval | None
-    finished: Interval | None
-    behind: Interval
+    good: Figure
+    contains: Figure | None
+    exact: Figure | None
+    finished: Figure | None
+    behind: Figure
 
 
 def compare_judges(
@@ -180,11 +174,11 @@ def compare_judges(
         JudgeFigures(name, area.interval(), contained, exactly, finished, best.over(area))
         for name, (area, contained, exactly, finished) in found.items()
     ]
-    return sorted(listed, key=lambda figures: -figures.good.value)
+    return sorted(listed, key=lambda figures: -figures.good.mean)
 
 
 def area_where_possible(
     scores: NDArray[np.float64], good: NDArray[np.bool_], groups: NDArray[np.int64] | None = None
-) -> Interval | None:
+) -> Figure | None:
     """Return the area of `discriminate` with its interval; None where all answers are good, or none is."""
     return discriminate(scores, good, groups).interval() if 0 < good.sum() < len(good) else None

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from papers.ladder.trace_file import check_columns, read_trace, write_trace
+from papers.trace_file import check_columns, read_trace, write_trace
 
 __all__ = ["LabelTrace", "TraceTier", "load_label_trace", "save_label_trace"]
 

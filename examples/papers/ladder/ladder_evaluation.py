@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from disco.judging import MOST_SCORES
+from disco.replay import Figure, mean_interval, paired_difference, wilson
 from papers.ladder.arms import (
     LadderRun,
     Rises,
@@ -22,7 +23,6 @@ from papers.ladder.arms import (
 )
 from papers.ladder.ladder_columns import Ladder, Rows
 from papers.ladder.ladder_oracle import LadderOracle
-from papers.ladder.ladder_statistics import Interval, mean_interval, paired_difference, wilson
 from papers.ladder.node_bytes import chain_bytes, request_bytes, star_bytes
 from papers.ladder.theory import bytes_ratio
 from papers.ladder.threshold_tuning import tuned_thresholds
@@ -71,7 +71,7 @@ class ArmFigures:
 
     arm: str
     share: float | None
-    quality: Interval
+    quality: Figure
     order_sd: float
     nodes: tuple[float, ...]
     star: tuple[float, ...]
@@ -79,12 +79,12 @@ class ArmFigures:
     star_ratio: float
     reached: tuple[float, ...]
     oracle: float
-    lead: Interval | None = None
+    lead: Figure | None = None
 
     @property
     def regret(self) -> float:
         """How much more quality the oracle has for the same bytes."""
-        return self.oracle - self.quality.value
+        return self.oracle - self.quality.mean
 
     @property
     def label(self) -> str:
@@ -208,7 +208,7 @@ def _per_text(runs: Sequence[LadderRun]) -> NDArray[np.float64]:
     return np.asarray(np.mean([run.quality for run in runs], axis=0))
 
 
-def _interval(runs: Sequence[LadderRun], groups: NDArray[np.int64] | None) -> Interval:
+def _interval(runs: Sequence[LadderRun], groups: NDArray[np.int64] | None) -> Figure:
     """Wilson's where an answer is right or wrong and texts are independent; else from the spread over texts."""
     passes = [run.quality for run in runs]
     if groups is None and np.isin(passes[0], (0.0, 1.0)).all():

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from disco.errors import ConfigurationError
-from disco.replay.formats.sources.text_files import existing_file, lines, open_text, readable
+from papers.text_files import open_text
 
 __all__ = ["LabelledText", "read_texts", "without"]
 
@@ -45,20 +45,16 @@ def read_texts(
     Raises:
         ConfigurationError: there is no such file, a line is not as described, or no line is left.
     """
-    file = existing_file(path)
+    file = Path(path)
     is_json = any(suffix in (".jsonl", ".ndjson") for suffix in file.suffixes)
     if split is not None and not is_json:
         raise ConfigurationError(
             f"{file} has no splits: only JSON lines (.jsonl) have. Name a file of its own."
         )
     texts: list[LabelledText] = []
-    number = 0
     is_utf8 = is_json or codecs.lookup(encoding).name == "utf-8"
-    named = "UTF-8" if is_utf8 else encoding
-    with readable(file, lambda: number, encoding=named), open_text(file) as source:
-        if not is_utf8:
-            source.reconfigure(encoding=encoding)  # type: ignore[attr-defined]
-        for number, line in enumerate(lines(source, file), start=1):
+    with open_text(file, encoding="UTF-8" if is_utf8 else encoding) as source:
+        for number, line in enumerate(source, start=1):
             if not line.strip():
                 continue
             try:

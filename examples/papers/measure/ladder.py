@@ -14,9 +14,9 @@ import numpy as np
 
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.errors import ConfigurationError
+from disco.replay import wilson
 from papers.ladder.label_ladder import PRIOR_WINDOW, LabelLadder
 from papers.ladder.label_trace import LabelTrace, save_label_trace
-from papers.ladder.ladder_statistics import wilson
 from papers.measure.few_shot import PLAIN_TEMPLATE, FewShotPrompt, choose_examples
 from papers.measure.labelled_texts import LabelledText, read_texts, without
 from papers.measure.ladder_measurement import FEW_TEXTS, model_tier, word_tiers
@@ -198,7 +198,7 @@ def _show(screen: Screen, trace: LabelTrace) -> None:
         shares = [
             wilson(float(ladder.answers(place, every).quality.mean()), len(trace)) for ladder in ladders
         ]
-        right = (f"{share.value:.1%} ({share.low:.1%}–{share.high:.1%})" for share in shares)
+        right = (f"{share.mean:.1%} ({share.low:.1%}–{share.high:.1%})" for share in shares)
         rows.append((tier.name, *right, f"{tier.cpu_s * 1e3:.3g}", f"{tier.flops:.2g}"))
     screen.table(
         f"{trace.name}: {len(trace):,} texts, right answers with 95 % intervals",

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from disco.candidate import Candidate
 from disco.endpoints.contract import Endpoint
 from disco.errors import ConfigurationError, EndpointFailure
 from disco.events import Delta, Ended, Usage
-from disco.playback import Playback
+from disco.playback import Playback, last_word_start
 from disco.request import Prefix, Request
-from disco.session.attempt.attempt_state import AttemptState, Role
-from disco.session.transcript import Transcript
 
 __all__ = [
     "WrittenAnswer",
@@ -118,17 +115,18 @@ def cut_answer(answer: WrittenAnswer, tokens: int, source: Endpoint, target: End
         count += delta.tokens
     if len(begun) == len(answer.deltas):
         return None
-    of_source, of_target = _candidate(source), _candidate(target)
-    transcript = Transcript(Playback(None), streams=False)
-    writer = AttemptState(0, of_source, Role.STARTER, 0.0, Prefix())
-    transcript.hand_to(writer)
-    transcript.add(writer, begun, 0.0, None)
-    return transcript.last_good_prefix(of_target, of_source)
-
-
-def _candidate(endpoint: Endpoint) -> Candidate:
-    vocabulary = endpoint.capabilities().vocabulary
-    return Candidate(endpoint.name, endpoint.reach, vocabulary=vocabulary, continues=True)
+    playback = Playback(None)
+    for delta in begun:
+        playback.push(0.0, delta)
+    playback.retract(last_word_start("".join(delta.text for delta in begun)))
+    kept = playback.release(0.0)
+    ids: tuple[int, ...] | None = None
+    vocabulary = target.capabilities().vocabulary
+    known = [delta.ids for delta in kept if delta.ids is not None]
+    if vocabulary is not None and vocabulary == source.capabilities().vocabulary and len(known) == len(kept):
+        ids = tuple(token for each in known for token in each) or None
+    text, tokens = "".join(delta.text for delta in kept), sum(delta.tokens for delta in kept)
+    return Prefix(text, tokens, ids, None if ids is None else vocabulary)
 
 
 def check_continues(endpoint: Endpoint) -> None:

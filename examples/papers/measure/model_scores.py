@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from disco.endpoints.llamacpp.attention import AttentionReader
-from disco.endpoints.llamacpp.model.native import NativeModel
+from papers.local_model import LocalModel
+from papers.measure.attention import AttentionReader
 from papers.measure.prompt_scorer import PromptScorer
 from papers.measure.refine_arms import Task
 
@@ -92,7 +92,7 @@ class ModelScores:
         return self._reader.weights(ids, len(ids) - int(inside[-1]) - 1)[inside]
 
 
-def token_places(model: NativeModel, task: Task, ids: Sequence[int]) -> NDArray[np.int64]:
+def token_places(model: LocalModel, task: Task, ids: Sequence[int]) -> NDArray[np.int64]:
     """Return, for each token of a whole prompt, the optional unit in which it begins; -1 for none."""
     content = str(task.messages[-1]["content"])
     text = b"".join(model.piece(token) for token in ids)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
-from disco.endpoints.llamacpp.attention import AttentionReader
-from disco.endpoints.llamacpp.prompting.prompt_tokens import Renderer
 from disco.refine import keep_units
+from papers.measure.attention import AttentionReader
 from papers.measure.model_scores import ModelScores, ParagraphScores
 from papers.measure.prompt_scorer import PromptScorer
 from papers.measure.refine_arms import MODEL_ARMS, Arm, Task, kept_units, task_of
@@ -75,7 +74,6 @@ class ParagraphRun:
 
     def __init__(self, scorer: PromptScorer, arms: Sequence[Arm]) -> None:
         self._scorer = scorer
-        self._render = Renderer(scorer.model, RUNNING_TEXT)
         self._arms = arms
         self._reader: AttentionReader | None = None
         if any(arm.name in MODEL_ARMS for arm in arms):
@@ -121,10 +119,10 @@ class ParagraphRun:
         short = keep_units(task.messages, task.turns, kept)
         return self.rendered(short.messages)
 
-    def rendered(self, messages: Sequence[object]) -> list[int]:
+    def rendered(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Return the tokens of a conversation up to the answer."""
-        text = self._render(messages).text  # type: ignore[arg-type]
-        return self._scorer.model.tokenize(text, special=True)
+        model = self._scorer.model
+        return model.tokenize(model.render(messages, RUNNING_TEXT), special=True)
 
     def _whole(self, task: Task) -> list[int]:
         return self.ids(task, [True] * len(task.gold))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from disco.endpoints.llamacpp.model.native import NativeModel
-from disco.endpoints.llamacpp.model.sampler import log_sum_exp
+from papers.local_model import LocalModel
 
 __all__ = ["PromptScorer", "Scored"]
 
@@ -39,7 +39,7 @@ class PromptScorer:
         tokens: most tokens of an answer.
     """
 
-    def __init__(self, model: NativeModel, tokens: int) -> None:
+    def __init__(self, model: LocalModel, tokens: int) -> None:
         self.model = model
         self._tokens = tokens
         self._room = np.empty(model.vocabulary_tokens, np.float32)
@@ -102,4 +102,6 @@ class PromptScorer:
         return text.strip(), tuple(answer)
 
     def _nats(self, logits: NDArray[np.float32], token: int) -> float:
-        return log_sum_exp(logits, self._room) - float(logits[token])
+        highest = logits.max()
+        np.exp(np.subtract(logits, highest, out=self._room), out=self._room)
+        return float(highest) + math.log(float(self._room.sum())) - float(logits[token])

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from disco.cli.model_argument import model_name, open_model
 from disco.endpoints.contract import Endpoint
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.errors import ConfigurationError
@@ -18,6 +17,7 @@ from papers.measure.quality_measurement import Cast, measure_prompt
 from papers.measure.quality_prompts import QualityPrompt, own_prompts, question_prompts
 from papers.measure.time_left import TimeLeft
 from papers.measure.unfinished import Unfinished, remove_finished
+from papers.model_argument import model_name, open_model
 from papers.quality.quality_figures import quality_figures
 from papers.quality.quality_tables import quality_tables
 from papers.quality.quality_trace import MixedRow, QualityTrace, save_quality_trace

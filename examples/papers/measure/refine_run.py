@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from disco.endpoints.llamacpp.model.model_files import require_llama_cpp, resolve_model
-from disco.endpoints.llamacpp.model.native import NativeModel
 from disco.errors import ConfigurationError
+from papers.local_model import LocalModel
 from papers.measure.paragraph_run import RUNNING_TEXT, Measured, ParagraphRun
 from papers.measure.prompt_scorer import PromptScorer
 from papers.measure.refine_arms import Arm, arms_of
@@ -86,14 +85,11 @@ def _measure(
     arguments: argparse.Namespace,
 ) -> None:
     """Measure the paragraphs that have no row yet."""
-    require_llama_cpp()
-    model = NativeModel(
-        resolve_model(arguments.model),
-        context_tokens=_CONTEXT_TOKENS,
+    model = LocalModel(
+        arguments.model,
         threads=arguments.threads,
+        context_tokens=_CONTEXT_TOKENS,
         batch_tokens=_BATCH_TOKENS,
-        gpu_layers=0,
-        keep_loading=lambda: True,
     )
     run: ParagraphRun | None = None
     try:

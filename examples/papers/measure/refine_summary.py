@@ -7,13 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from disco.replay import bootstrap_mean
 from papers.measure.paragraph_run import Measured
 from papers.measure.refine_arms import Arm
 from papers.refinement import RefineRow
 
 __all__ = ["summarise"]
-
-_DRAWS = 2000
 
 
 def summarise(found: Sequence[Sequence[dict[Arm, Measured]]], arms: Sequence[Arm]) -> list[RefineRow]:
@@ -24,19 +23,15 @@ def summarise(found: Sequence[Sequence[dict[Arm, Measured]]], arms: Sequence[Arm
         arms: as measured; "full" is one of them.
     """
     sizes = np.array([len(questions) for questions in found])
-    draws = np.random.default_rng(40).integers(0, len(found), (_DRAWS, len(found)))
+    paragraphs = np.repeat(np.arange(len(found)), sizes)
 
     def column(arm: Arm, name: str) -> NDArray[np.float64]:
         return np.array([float(getattr(one[arm], name)) for questions in found for one in questions])
 
     def interval(values: NDArray[np.float64]) -> tuple[float, float, float]:
         """Return the mean and its 95 % interval; the questions on a paragraph are drawn together."""
-        if np.isnan(values).any():
-            return (float("nan"),) * 3
-        sums = np.add.reduceat(values, np.cumsum(sizes) - sizes)
-        means = sums[draws].sum(axis=1) / sizes[draws].sum(axis=1)
-        low, high = np.quantile(means, (0.025, 0.975))
-        return float(values.mean()), float(low), float(high)
+        mean = bootstrap_mean(values, paragraphs, seed=40)
+        return mean.mean, mean.low, mean.high
 
     full = next(arm for arm in arms if arm.name == "full")
     rows = []

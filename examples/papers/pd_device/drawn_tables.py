@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from papers.paper_table import UNKNOWN, PaperTable
+from disco.replay import Table
+from papers.evaluation import UNKNOWN
 from papers.pd_device.assumptions import SLOWEST_S, WHOLE_ANSWER
 from papers.pd_device.capacity import FORMULA_PROMPT, MOST_WAIT_S, SLOTS
 from papers.pd_device.pd_run import PdResult
@@ -19,7 +20,7 @@ from papers.pd_device.ttft_runs import (
 __all__ = ["capacity_table", "quantile_table", "session_table", "situation_table"]
 
 
-def situation_table(situations: tuple[SituationResult, ...]) -> PaperTable:
+def situation_table(situations: tuple[SituationResult, ...]) -> Table:
     """Return the table of servers and devices on drawn requests."""
     p50, p90, p99 = (LEVELS.index(level) for level in (0.5, 0.9, 0.99))
     rows = tuple(
@@ -40,7 +41,7 @@ def situation_table(situations: tuple[SituationResult, ...]) -> PaperTable:
         for one in situations
     )
     requests = situations[0].requests if situations else 0
-    return PaperTable(
+    return Table(
         f"Figure 7a on {requests:,} drawn requests: TTFT in s, L, and the server's part",
         (
             "server",
@@ -72,7 +73,7 @@ def situation_table(situations: tuple[SituationResult, ...]) -> PaperTable:
     )
 
 
-def session_table(result: PdResult) -> PaperTable:
+def session_table(result: PdResult) -> Table:
     """Return the table of the sessions, with the assist's closed forms on the same requests."""
     rows = [
         (
@@ -109,7 +110,7 @@ def session_table(result: PdResult) -> PaperTable:
             ),
         )
     requests = result.sessions[0].requests if result.sessions else 0
-    return PaperTable(
+    return Table(
         f"Sessions in virtual time on {requests:,} drawn requests, beside the closed forms",
         (
             "server",
@@ -139,7 +140,7 @@ def session_table(result: PdResult) -> PaperTable:
     )
 
 
-def quantile_table(result: PdResult) -> PaperTable:
+def quantile_table(result: PdResult) -> Table:
     """Return the table of the quantiles of the server's TTFT that L may be computed for."""
     rows = tuple(
         (
@@ -153,7 +154,7 @@ def quantile_table(result: PdResult) -> PaperTable:
         )
         for one in result.quantiles
     )
-    return PaperTable(
+    return Table(
         "Which quantile of the server's TTFT L should be computed for (NPU-like device, no refiner)",
         ("server", "quantile", "L P50", "late", "late, slow servers", "late P99 s", "server's tokens"),
         rows,
@@ -166,7 +167,7 @@ def quantile_table(result: PdResult) -> PaperTable:
     )
 
 
-def capacity_table(result: PdResult) -> PaperTable:
+def capacity_table(result: PdResult) -> Table:
     """Return the table of the requests per second that the server holds."""
     whole = result.capacity[-1]
     rows = tuple(
@@ -185,7 +186,7 @@ def capacity_table(result: PdResult) -> PaperTable:
         )
         for row in result.capacity
     )
-    return PaperTable(
+    return Table(
         f"Figures 3d, 7d: requests/s that the server holds with P99 TTFT <= {MOST_WAIT_S:g} s, by L",
         (
             "L",

@@ -1,12 +1,13 @@
-"""Tables that `python -m papers.measure` makes with a real model: quality against r, and answers that both sides wrote."""
+"""Tables that `papers.measure` makes with a real model: quality against r, and answers that both sides wrote."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Final
 
+from disco.replay import Table
 from papers import quality, refinement
-from papers.paper_table import UNKNOWN, PaperTable
+from papers.evaluation import UNKNOWN
 from papers.quality.quality_figures import quality_figures
 from papers.quality.quality_tables import quality_tables
 from papers.quality.quality_trace import load_quality_trace
@@ -20,7 +21,7 @@ MIXED: Final = Path(quality.__file__).parent / "data"
 """Shipped traces of `python -m papers.measure quality`."""
 
 
-def measured_tables(refined: Path = REFINED, mixed: Path = MIXED) -> list[PaperTable]:
+def measured_tables(refined: Path = REFINED, mixed: Path = MIXED) -> list[Table]:
     """Return the tables of every file; where there is none, a table says that it is not measured yet.
 
     Args:
@@ -38,9 +39,9 @@ def measured_tables(refined: Path = REFINED, mixed: Path = MIXED) -> list[PaperT
     return tables
 
 
-def _against_r(table: RefineTable) -> PaperTable:
+def _against_r(table: RefineTable) -> Table:
     rows = tuple(_cells(row) for row in table.rows)
-    return PaperTable(
+    return Table(
         f"Figure 4a: quality against r on {table.name}, {table.model}",
         (
             "arm",
@@ -77,5 +78,5 @@ def _interval(value: float, low: float, high: float, sign: str = "") -> str:
     return UNKNOWN if value != value else f"{value:{sign}.2f} [{low:{sign}.2f}, {high:{sign}.2f}]"  # noqa: PLR0124
 
 
-def _missing(title: str, command: str) -> PaperTable:
-    return PaperTable(title, ("state", "command"), (("not measured yet", command),), ())
+def _missing(title: str, command: str) -> Table:
+    return Table(title, ("state", "command"), (("not measured yet", command),), ())

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from disco.dispatch.assist_solver import NoShare
-from disco.replay.report.chart_style import Plot, Style, Trace, axis, layout, literal, log_axis, numbers
-from disco.replay.report.page_skeleton import PageContent, PageScenario, render_page
-from disco.replay.report.terminal_tables import TableData
-from papers.paper_table import PaperTable
+from disco.replay.report import (
+    PageContent,
+    PageScenario,
+    Plot,
+    Style,
+    axis,
+    layout,
+    literal,
+    log_axis,
+    numbers,
+    render_page,
+)
 from papers.pd_device.assist_play import (
     CONSISTENT,
     LEXICAL,
@@ -61,7 +69,7 @@ def pd_page(result: PdResult) -> str:
     Raises:
         ConfigurationError: plotly is not installed.
     """
-    shared = [_plain(table) for table in shared_tables(result)]
+    shared = shared_tables(result)
     pairs = list(dict.fromkeys((one.server, one.device) for one in result.situations))
     mine = {
         pair: tuple(one for one in result.situations if (one.server, one.device) == pair) for pair in pairs
@@ -77,10 +85,10 @@ def pd_page(result: PdResult) -> str:
                 "The paper prints few constants: those that are assumed are listed below.",
             ),
             findings=[
-                f"Figure {one.figure}: printed: {one.printed}. Here: {one.ours}." for one in claims(result)
+                f"Figure {one.place}: printed: {one.claim}. Here: {one.ours}." for one in claims(result)
             ],
             scenarios=[
-                PageScenario(f"{server} · {device}", [_plain(situation_table(mine[server, device])), *shared])
+                PageScenario(f"{server} · {device}", [situation_table(mine[server, device]), *shared])
                 for server, device in pairs
             ],
             look=_LOOK,
@@ -89,10 +97,6 @@ def pd_page(result: PdResult) -> str:
             "tau: slowest pace of the display.",
         )
     )
-
-
-def _plain(table: PaperTable) -> TableData:
-    return TableData(table.title, table.header, table.rows, table.notes)
 
 
 def _seam() -> Plot:
@@ -200,7 +204,7 @@ def _masks(result: PdResult) -> Plot:
         "groups of tokens": [row.pooled for row in rows],
         "single tokens": [row.single for row in rows],
     }
-    traces: list[Trace] = [
+    traces: list[dict[str, Any]] = [
         {"type": "bar", "name": literal(name), "x": [f"r = {row.kept:g}" for row in rows], "y": values}
         for name, values in kinds.items()
     ]
@@ -219,12 +223,12 @@ def _tokens_axis(title: str) -> dict[str, object]:
     return axis(title, type="log", tickvals=ticks, ticktext=[f"{tick:,}" for tick in ticks])
 
 
-def _points(name: str, points: Sequence[tuple[int, int | None]]) -> Trace:
+def _points(name: str, points: Sequence[tuple[int, int | None]]) -> dict[str, Any]:
     drawn = [(x, y) for x, y in points if y is not None]
     return _line(name, [x for x, _ in drawn], [y for _, y in drawn], mode="lines+markers")
 
 
-def _line(name: str, x: Sequence[float], y: Sequence[float], *, mode: str = "lines") -> Trace:
+def _line(name: str, x: Sequence[float], y: Sequence[float], *, mode: str = "lines") -> dict[str, Any]:
     return {
         "type": "scatter",
         "mode": mode,

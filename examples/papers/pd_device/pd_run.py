@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from disco.errors import ConfigurationError
-from disco.replay.sweeps.executors import Progress, run_all
+from disco.replay import Progress, run_all
 from papers.pd_device.assumptions import ASSUMED, KEPT, NPU, devices
 from papers.pd_device.capacity import SHARES, CapacityRow, capacity_row
 from papers.pd_device.length_figures import (

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from disco.dispatch.assist_solver import NoShare
-from papers.paper_table import UNKNOWN, PaperTable
+from disco.replay import Table
+from papers.evaluation import UNKNOWN
 from papers.pd_device.assist_play import CONSISTENT, LEXICAL, MASK, OURS, PARALLEL, PRINTED
 from papers.pd_device.assumptions import ASSUMED, KEPT, LONGEST_ANSWER, SLOWEST_S
 from papers.pd_device.drawn_tables import (
@@ -33,19 +34,19 @@ _REFINERS: Final = (PARALLEL, LEXICAL, MASK)
 _SEAMS: Final = (PRINTED, CONSISTENT, OURS, SESSION_SEAM)
 
 
-def pd_tables(result: PdResult) -> list[PaperTable]:
+def pd_tables(result: PdResult) -> list[Table]:
     """Return the tables: claims, prompt lengths, the seam, drawn requests, capacity, masks, and what is assumed."""
     before, after = _shared(result)
     return [*before, situation_table(result.situations), *after]
 
 
-def shared_tables(result: PdResult) -> list[PaperTable]:
+def shared_tables(result: PdResult) -> list[Table]:
     """Return all tables but that of the situations."""
     before, after = _shared(result)
     return [*before, *after]
 
 
-def _shared(result: PdResult) -> tuple[list[PaperTable], list[PaperTable]]:
+def _shared(result: PdResult) -> tuple[list[Table], list[Table]]:
     before = [_claims(result), *(_lengths(result, kept) for kept in KEPT), _smooth(result), _seams(result)]
     after = [
         session_table(result),
@@ -54,25 +55,27 @@ def _shared(result: PdResult) -> tuple[list[PaperTable], list[PaperTable]]:
         _masks(result),
         _refinement(result),
         *measured_tables(),
-        PaperTable(
-            "Contradictions of the paper", ("where", "what is shown here"), contradictions(result), ()
+        Table(
+            "Contradictions of the paper",
+            ("where", "what is shown here"),
+            tuple((one.claim, one.ours) for one in contradictions(result)),
         ),
-        PaperTable("Assumed constants", ("constant", "value", "source"), ASSUMED, ()),
-        PaperTable("Not reproduced", ("what", "why"), NOT_REPRODUCED, ()),
+        Table("Assumed constants", ("constant", "value", "source"), ASSUMED, ()),
+        Table("Not reproduced", ("what", "why"), NOT_REPRODUCED, ()),
     ]
     return before, after
 
 
-def _claims(result: PdResult) -> PaperTable:
-    return PaperTable(
+def _claims(result: PdResult) -> Table:
+    return Table(
         "What the paper's text says of its figures, beside ours",
         ("figure", "printed", "here", "verdict"),
-        claims(result),
+        tuple((one.place, one.claim, one.ours, one.verdict) for one in claims(result)),
         ("Its figures are images: only what the text names is compared.",),
     )
 
 
-def _lengths(result: PdResult, kept: float) -> PaperTable:
+def _lengths(result: PdResult, kept: float) -> Table:
     rows = tuple(
         (
             row.device,
@@ -88,7 +91,7 @@ def _lengths(result: PdResult, kept: float) -> PaperTable:
         for row in result.lengths
         if row.kept == kept
     )
-    return PaperTable(
+    return Table(
         f"Figures 3b, 7c: TTFT in s and least L by prompt length, r = {kept:g}, tau = {SLOWEST_S:g} s",
         (
             "device",
@@ -114,7 +117,7 @@ def _lengths(result: PdResult, kept: float) -> PaperTable:
     )
 
 
-def _smooth(result: PdResult) -> PaperTable:
+def _smooth(result: PdResult) -> Table:
     rows = tuple(
         (
             f"{row.prompt_tokens:,}",
@@ -125,7 +128,7 @@ def _smooth(result: PdResult) -> PaperTable:
         )
         for row in result.smooth
     )
-    return PaperTable(
+    return Table(
         f"Figures 3b, 7c: TPOT_smooth in ms by L, NPU-like device, r = {KEPT[0]:g} (* above tau)",
         ("l", "L", "Eq. 4", "consistent", "ours, lexical", "ours, server mask", "ours, whole prompt"),
         rows,
@@ -133,7 +136,7 @@ def _smooth(result: PdResult) -> PaperTable:
     )
 
 
-def _seams(result: PdResult) -> PaperTable:
+def _seams(result: PdResult) -> Table:
     rows = tuple(
         (
             f"{row.prompt_tokens:,}",
@@ -143,7 +146,7 @@ def _seams(result: PdResult) -> PaperTable:
         )
         for row in result.seams
     )
-    return PaperTable(
+    return Table(
         f"The seam: stall and longest gap in s, NPU-like device, r = {KEPT[0]:g}, the same L for all",
         (
             "l",
@@ -171,7 +174,7 @@ def _seams(result: PdResult) -> PaperTable:
     )
 
 
-def _masks(result: PdResult) -> PaperTable:
+def _masks(result: PdResult) -> Table:
     rows = tuple(
         (
             f"{row.prompt_tokens:,}",
@@ -190,7 +193,7 @@ def _masks(result: PdResult) -> PaperTable:
         )
         for row in result.masks
     )
-    return PaperTable(
+    return Table(
         "Figure 9c: bytes of a mask",
         (
             "l",
@@ -212,7 +215,7 @@ def _masks(result: PdResult) -> PaperTable:
     )
 
 
-def _refinement(result: PdResult) -> PaperTable:
+def _refinement(result: PdResult) -> Table:
     rows = tuple(
         (
             row.device,
@@ -226,7 +229,7 @@ def _refinement(result: PdResult) -> PaperTable:
         for row in result.lengths
         if row.prompt_tokens in (1_000, 8_192, 32_768)
     )
-    return PaperTable(
+    return Table(
         "Figures 4b, 9d: time for refining, and when the device has read the prompt, s",
         (
             "device",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
+from disco.replay import Claim
 from papers.pd_device.assist_play import PRINTED
 from papers.pd_device.assumptions import CLOUD, KEPT, NPU, SLOWEST_S, WHOLE_ANSWER, devices
 from papers.pd_device.capacity import FORMULA_PROMPT
@@ -14,7 +15,7 @@ from papers.pd_device.paper_forms import PaperCase, speedup
 if TYPE_CHECKING:
     from papers.pd_device.pd_run import PdResult
 
-__all__ = ["NOT_REPRODUCED", "Claim", "Contradiction", "claims", "contradictions"]
+__all__ = ["NOT_REPRODUCED", "claims", "contradictions"]
 
 NOT_REPRODUCED: Final = (
     (
@@ -34,29 +35,6 @@ NOT_REPRODUCED: Final = (
 """What of the paper is not reproduced, and why."""
 
 
-class Claim(NamedTuple):
-    """A claim of the paper's text.
-
-    Attributes:
-        figure: where it stands.
-        printed: the claim.
-        ours: our figures.
-        verdict: whether they fit, and what to know.
-    """
-
-    figure: str
-    printed: str
-    ours: str
-    verdict: str
-
-
-class Contradiction(NamedTuple):
-    """A place where the paper contradicts itself, with what this evaluation shows of it."""
-
-    what: str
-    shown: str
-
-
 def claims(result: PdResult) -> tuple[Claim, ...]:
     """Return the claims beside the figures of a run."""
     return tuple(_claims(result))
@@ -65,35 +43,35 @@ def claims(result: PdResult) -> tuple[Claim, ...]:
 def _claims(result: PdResult) -> Iterator[Claim]:
     two, twenty = (_smooth(result, 2_000, n).printed for n in (2, 20))
     yield Claim(
-        "3b",
-        "20 tokens bring TPOT_smooth to tens of ms, about 1/10 of that with 2",
-        f"l = 2,000: {1000 * two:.0f} ms with 2, {1000 * twenty:.0f} ms with 20 (1/{two / twenty:.1f})",
-        "fits",
+        place="3b",
+        claim="20 tokens bring TPOT_smooth to tens of ms, about 1/10 of that with 2",
+        ours=f"l = 2,000: {1000 * two:.0f} ms with 2, {1000 * twenty:.0f} ms with 20 (1/{two / twenty:.1f})",
+        reason="fits",
     )
     yield Claim(
-        "7c",
-        "below 4k at most 20 tokens; 8k: 40, slightly above tau; longer at most 80 (32k: optimum about 50)",
-        "least L of Eq. 6 at r = 0.25: "
+        place="7c",
+        claim="below 4k at most 20 tokens; 8k: 40, slightly above tau; longer at most 80 (32k: optimum about 50)",
+        ours="least L of Eq. 6 at r = 0.25: "
         + ", ".join(
             f"{row.paper_tokens} at {row.prompt_tokens:,}"
             for row in _npu(result)
             if row.prompt_tokens >= 2_000
         ),
-        "fits to 16k; at 32k 80 tokens cannot hide the prompt (contradiction 9)",
+        reason="fits to 16k; at 32k 80 tokens cannot hide the prompt (contradiction 9)",
     )
     yield Claim(
-        "7c",
-        "8k with 40 tokens: slightly above tau",
-        f"Eq. 4: {1000 * _smooth(result, 8_192, 40).printed:.0f} ms; consistent "
+        place="7c",
+        claim="8k with 40 tokens: slightly above tau",
+        ours=f"Eq. 4: {1000 * _smooth(result, 8_192, 40).printed:.0f} ms; consistent "
         f"{1000 * _smooth(result, 8_192, 40).consistent:.0f} ms",
-        "the consistent form lies above tau",
+        reason="the consistent form lies above tau",
     )
     cell = next(one for one in result.situations if (one.server, one.device) == ("paper's cloud", NPU.name))
     yield Claim(
-        "7a",
-        "mean of TTFT_d 60 % below device-only",
-        f"{100 * cell.device_gain:.0f} % on drawn prompts (r = 0.25)",
-        "same direction; r and the prompts of the figure are not given, and 1 - r bounds it",
+        place="7a",
+        claim="mean of TTFT_d 60 % below device-only",
+        ours=f"{100 * cell.device_gain:.0f} % on drawn prompts (r = 0.25)",
+        reason="same direction; r and the prompts of the figure are not given, and 1 - r bounds it",
     )
     capacity = [row for row in result.capacity if row.tokens is not None]
     cloud_s = CLOUD.refined_token_s(FORMULA_PROMPT)
@@ -101,30 +79,31 @@ def _claims(result: PdResult) -> Iterator[Claim]:
     whole = result.capacity[-1]
     real = [row.pools_rps / whole.pools_rps for row in capacity]
     yield Claim(
-        "7d",
-        "10 to 100 tokens against 200: 1.6 to 15 times, mean 7.6",
-        f"formula {min(gains):.1f} to {max(gains):.1f}, mean {sum(gains) / len(gains):.1f}; queue with two pools and "
-        f"real answers {min(real):.1f} to {max(real):.1f}",
-        f"at l = {FORMULA_PROMPT:,}; no single length gives both extremes. The prefill pool ends the gain of small L",
+        place="7d",
+        claim="10 to 100 tokens against 200: 1.6 to 15 times, mean 7.6",
+        ours=f"formula {min(gains):.1f} to {max(gains):.1f}, mean {sum(gains) / len(gains):.1f}; queue with two "
+        f"pools and real answers {min(real):.1f} to {max(real):.1f}",
+        reason=f"at l = {FORMULA_PROMPT:,}; no single length gives both extremes. The prefill pool ends the gain of "
+        "small L",
     )
     mask = next(row for row in result.masks if (row.prompt_tokens, row.kept) == (8_192, 0.25))
     yield Claim(
-        "9c",
-        "hundreds of KB with the first token at 8k; §3.2: several hundred bytes",
-        f"token mask {mask.by_sentence} to {mask.single} B, sentence mask {mask.sentence_bits} B, kept text "
+        place="9c",
+        claim="hundreds of KB with the first token at 8k; §3.2: several hundred bytes",
+        ours=f"token mask {mask.by_sentence} to {mask.single} B, sentence mask {mask.sentence_bits} B, kept text "
         f"{mask.kept_text / 1000:.0f} KB",
-        "§3.2 fits; Figure 9c is more than the whole prompt",
+        reason="§3.2 fits; Figure 9c is more than the whole prompt",
     )
     yield Claim(
-        "4b, 9d",
-        "refinement in proportion to l, at 8k mostly 100-200 ms",
-        f"assumed: {1000 * CLOUD.refine_s * 8192:.0f} ms at 8k, before the first token; ours shows the first token "
-        "before the mask, and the lexical refiner needs no server",
-        "used as a constant",
+        place="4b, 9d",
+        claim="refinement in proportion to l, at 8k mostly 100-200 ms",
+        ours=f"assumed: {1000 * CLOUD.refine_s * 8192:.0f} ms at 8k, before the first token; ours shows the first "
+        "token before the mask, and the lexical refiner needs no server",
+        reason="used as a constant",
     )
 
 
-def contradictions(result: PdResult) -> tuple[Contradiction, ...]:
+def contradictions(result: PdResult) -> tuple[Claim, ...]:
     """Return the paper's contradictions that a run can show."""
     long_seam = result.seams[-1]
     stalls = [row.stall_s[PRINTED] for row in result.seams]
@@ -133,41 +112,42 @@ def contradictions(result: PdResult) -> tuple[Contradiction, ...]:
     bounds = pixel.share_bounds(SLOWEST_S)
     npu = {row.prompt_tokens: row for row in _npu(result)}
     return (
-        Contradiction(
-            "1. Eqs. 1, 4 and the left of 6 let the device read from the request on, Eq. 3 from TTFT_c on",
-            f"the display of Eq. 4 stands still at the seam for TTFT_c + decompression: {min(stalls):.2f} to "
+        Claim(
+            claim="1. Eqs. 1, 4 and the left of 6 let the device read from the request on, Eq. 3 from TTFT_c on",
+            ours=f"the display of Eq. 4 stands still at the seam for TTFT_c + decompression: {min(stalls):.2f} to "
             f"{max(stalls):.2f} s (at {long_seam.prompt_tokens:,} tokens), for every L",
         ),
-        Contradiction(
-            "2. Problem P needs no solver: L is not in its objective, and TTFT_d grows with r",
-            f"r is the least one allowed and any L of Eq. 6 is optimal; at 8k: {npu[8_192].paper_tokens} to "
+        Claim(
+            claim="2. Problem P needs no solver: L is not in its objective, and TTFT_d grows with r",
+            ours=f"r is the least one allowed and any L of Eq. 6 is optimal; at 8k: {npu[8_192].paper_tokens} to "
             f"{int(PaperCase(8_192, KEPT[0], CLOUD, NPU).share_bounds(SLOWEST_S)[1])}",
         ),
-        Contradiction(
-            "3. 'r = 1 still works' violates Eq. 5",
-            f"its right side is {npu[500].kept_bound:.2f} at 500 tokens and {npu[32_768].kept_bound:.2f} at 32k; ours "
-            "reads the whole prompt from the request on",
+        Claim(
+            claim="3. 'r = 1 still works' violates Eq. 5",
+            ours=f"its right side is {npu[500].kept_bound:.2f} at 500 tokens and {npu[32_768].kept_bound:.2f} at 32k; "
+            "ours reads the whole prompt from the request on",
         ),
-        Contradiction(
-            "4. Procedure 2 has the device write the cloud's L tokens again",
-            f"on the {phone.name} Eq. 6 is then empty at 500 tokens ({bounds[0]:.0f} <= L <= {bounds[1]:.0f}), "
+        Claim(
+            claim="4. Procedure 2 has the device write the cloud's L tokens again",
+            ours=f"on the {phone.name} Eq. 6 is then empty at 500 tokens ({bounds[0]:.0f} <= L <= {bounds[1]:.0f}), "
             "though r = 0.25; ours reads them as a batch and is feasible",
         ),
-        Contradiction(
-            "6. The mask has several hundred bytes, KBs, or hundreds of KB",
-            "see the table of masks; it is largest near r = 1/2, and does not fall with r",
+        Claim(
+            claim="6. The mask has several hundred bytes, KBs, or hundreds of KB",
+            ours="see the table of masks; it is largest near r = 1/2, and does not fall with r",
         ),
-        Contradiction(
-            "7. Eq. 2 lets the first token wait for the refinement",
-            f"at 32k TTFT {npu[32_768].paper_token_s:.2f} s, and {npu[32_768].token_s:.2f} s with the mask after it",
+        Claim(
+            claim="7. Eq. 2 lets the first token wait for the refinement",
+            ours=f"at 32k TTFT {npu[32_768].paper_token_s:.2f} s, and {npu[32_768].token_s:.2f} s with the mask "
+            "after it",
         ),
-        Contradiction(
-            "9. At 32k 50 to 80 tokens are said to be enough, with tau about 100 ms",
-            f"with r = 0.25 and more than 10 s per 8k (Table 1) Eq. 6 asks for {npu[32_768].paper_tokens}",
+        Claim(
+            claim="9. At 32k 50 to 80 tokens are said to be enough, with tau about 100 ms",
+            ours=f"with r = 0.25 and more than 10 s per 8k (Table 1) Eq. 6 asks for {npu[32_768].paper_tokens}",
         ),
-        Contradiction(
-            "12. 1/T treats prefill and decode as one pool, though they are separate",
-            "see capacity: with two pools the gain ends where the prefill pool is full",
+        Claim(
+            claim="12. 1/T treats prefill and decode as one pool, though they are separate",
+            ours="see capacity: with two pools the gain ends where the prefill pool is full",
         ),
     )
 

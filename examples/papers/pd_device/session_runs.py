@@ -19,10 +19,16 @@ from disco.dispatch.assist_solver import best_share
 from disco.plan import FOLLOW_TOKENS, Assist, CoolDown, Migration, Plan, Start
 from disco.profiles import LinearFit
 from disco.rates import Rates
-from disco.replay.stations.station import Station, key_of
-from disco.replay.stations.station_planning import PlanFunction, Planner
-from disco.replay.stations.station_simulator import simulate_stations
-from disco.replay.stations.station_workload import StationWorkload
+from disco.replay import Trace
+from disco.replay.stations import (
+    KnownTimes,
+    PlanFunction,
+    Planner,
+    Station,
+    StationWorkload,
+    resolve_stations,
+    simulate_stations,
+)
 from disco.session.records.route_record import RouteRecord
 from papers.pd_device.assist_play import AFTER_SEAM, Played
 from papers.pd_device.assumptions import SLOWEST_S, DeviceSpeed
@@ -211,7 +217,6 @@ def _played_on(
     follows: bool = True,
 ) -> tuple[tuple[Station, Station], StationWorkload]:
     """Return server and device as stations, and the workload with these times of the server."""
-    n, prompts = len(requests), requests.prompt_tokens
     line = LinearFit(k_s_per_token=device.read_s, c_s=device.overhead_s, r2=1.0, n=0)
     mean = LinearFit(k_s_per_token=0.0, c_s=float(ttft_s.mean()), r2=1.0, n=0)
     stations = (
@@ -219,14 +224,11 @@ def _played_on(
         Station(_SERVER, "any", server.rates, mean, 1 / server.tpot_s, parks=False, limits=True),
         Station(_DEVICE, "device", Rates(), line, 1 / device.tpot_s, follows=follows),
     )
-    workload = StationWorkload(
-        names=(_SERVER, _DEVICE),
+    trace = Trace.of(
         arrival_s=requests.arrival_s,
-        prompt_tokens=prompts,
-        answer_tokens=requests.answer_tokens,
-        ttft_s=np.column_stack([ttft_s, device.read_s * prompts + device.overhead_s]),
-        tpot_s=np.broadcast_to([server.tpot_s, device.tpot_s], (n, 2)).copy(),
-        faulty=np.zeros((n, 2), dtype=np.bool_),
-        again=tuple((seed, key_of(name)) for name in (_SERVER, _DEVICE)),
+        prompt_tokens=requests.prompt_tokens,
+        output_tokens=requests.answer_tokens,
+        name="requests",
     )
-    return stations, workload
+    known = {_SERVER: KnownTimes(ttft_s=ttft_s)}
+    return stations, resolve_stations(trace, stations, seed=seed, known=known)

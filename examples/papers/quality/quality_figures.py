@@ -7,9 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from papers.ladder.ladder_statistics import Interval
+from disco.replay import Figure, percentile_interval, resampled_means
 from papers.quality.quality_trace import MEASURES, MixedRow, QualityTrace
 
 __all__ = [
@@ -20,7 +19,6 @@ __all__ = [
     "MixedFigures",
     "QualityFigures",
     "eq7_of",
-    "group_bootstrap",
     "quality_figures",
 ]
 
@@ -57,9 +55,9 @@ class MixedFigures:
     second: str
     cut: int
     handed_over: float
-    value: Interval
-    over_lower: Interval
-    over_higher: Interval
+    value: Figure
+    over_lower: Figure
+    over_higher: Figure
     eq7: Eq7
 
 
@@ -80,9 +78,9 @@ class MeasureFigures:
     measure: str
     prompts: int
     groups: int
-    own: Mapping[str, Interval]
-    nothing: Interval | None
-    gap: Interval
+    own: Mapping[str, Figure]
+    nothing: Figure | None
+    gap: Figure
     mixed: tuple[MixedFigures, ...]
 
 
@@ -164,13 +162,14 @@ def _measure(trace: QualityTrace, name: str) -> MeasureFigures | None:
     rows = {cell: [by_cell[cell][prompt] for prompt in prompts] for cell in cells}
     values = np.array([[row.measures[name] for row in rows[cell]] for cell in cells]).T
     groups = np.array([row.group for row in rows[both[0]]])
-    means, resampled = group_bootstrap(values, groups)
+    means = values.mean(axis=0)
+    resampled = resampled_means(values, groups, resamples=_RESAMPLES, draw="counts")
     lower, higher = sorted((0, 1), key=lambda place: sign * means[place])
 
-    def interval(weights: Mapping[int, float]) -> Interval:
+    def interval(weights: Mapping[int, float]) -> Figure:
         parts = [weight * resampled[:, place] for place, weight in weights.items()]
-        low, high = np.quantile(np.sum(parts, axis=0), (0.025, 0.975))
-        return Interval(sum(w * float(means[p]) for p, w in weights.items()), float(low), float(high))
+        mean = sum(w * float(means[p]) for p, w in weights.items())
+        return percentile_interval(mean, np.sum(parts, axis=0))
 
     found = []
     for place, cell in enumerate(cells):
@@ -193,7 +192,7 @@ def _measure(trace: QualityTrace, name: str) -> MeasureFigures | None:
     )
 
 
-def eq7_of(over_lower: Interval, over_higher: Interval) -> Eq7:
+def eq7_of(over_lower: Figure, over_higher: Figure) -> Eq7:
     """Return whether min(Q_A, Q_B) <= Q_M <= max(Q_A, Q_B) holds (DiSCo, Eq. 7).
 
     "holds": by the means. "within the interval": a mean lies outside, but the 95 % interval of the distance holds 0.
@@ -208,31 +207,8 @@ def eq7_of(over_lower: Interval, over_higher: Interval) -> Eq7:
     if over_higher.low > 0.0:
         return "above"
     rounding = 1e-9  # equal answers have equal means up to that
-    inside = over_lower.value >= -rounding and over_higher.value <= rounding
+    inside = over_lower.mean >= -rounding and over_higher.mean <= rounding
     return "holds" if inside else "within the interval"
-
-
-def group_bootstrap(
-    values: NDArray[np.float64], groups: NDArray[np.int64], *, resamples: int = _RESAMPLES, seed: int = 0
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the means of columns, shape (columns,), and those of resamples, shape (resamples, columns).
-
-    Whole groups are drawn with replacement, as many as there are, since values of one group are not independent. All
-    columns have the same draws, so that differences between columns are paired.
-
-    Args:
-        values: shape (n, columns).
-        groups: shape (n,); equal numbers belong together.
-        resamples: how many times the groups are drawn.
-        seed: of the draws.
-    """
-    _, place = np.unique(groups, return_inverse=True)
-    count = int(place.max()) + 1
-    sums = np.zeros((count, values.shape[1]))
-    np.add.at(sums, place, values)
-    sizes = np.bincount(place).astype(np.float64)
-    draws = np.random.default_rng(seed).multinomial(count, np.full(count, 1.0 / count), resamples)
-    return values.mean(axis=0), (draws @ sums) / (draws @ sizes)[:, None]
 
 
 def _beginnings(trace: QualityTrace, own: Sequence[MixedRow]) -> list[CommonBeginning]:

@@ -1,12 +1,12 @@
-"""The tables of mixed answers, for the terminal and for `disco replay`."""
+"""The tables of mixed answers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Final
 
-from papers.ladder.ladder_statistics import Interval
-from papers.paper_table import UNKNOWN, PaperTable
+from disco.replay import Figure, Table
+from papers.evaluation import UNKNOWN
 from papers.quality.quality_figures import MeasureFigures, QualityFigures
 from papers.quality.quality_trace import QualityTrace
 
@@ -23,7 +23,7 @@ _NAMES: Final = {
 _LOWER = "Lower is better."
 
 
-def quality_tables(trace: QualityTrace, figures: QualityFigures) -> list[PaperTable]:
+def quality_tables(trace: QualityTrace, figures: QualityFigures) -> list[Table]:
     """Return the tables: both models alone, a table of mixed answers for each measure, and how long models agree."""
     found = [_own(trace, figures)]
     found += [_mixed(trace, one) for one in figures.measures if one.mixed]
@@ -32,7 +32,7 @@ def quality_tables(trace: QualityTrace, figures: QualityFigures) -> list[PaperTa
     return found
 
 
-def _own(trace: QualityTrace, figures: QualityFigures) -> PaperTable:
+def _own(trace: QualityTrace, figures: QualityFigures) -> Table:
     rows = []
     for model, (tokens, ended) in figures.lengths.items():
         values = [_interval(one.own[model]) if model in one.own else UNKNOWN for one in figures.measures]
@@ -45,7 +45,7 @@ def _own(trace: QualityTrace, figures: QualityFigures) -> PaperTable:
         "In brackets: 95 % intervals, bootstrap over the groups."
     )
     judge = f"Judge: {trace.judge}." if trace.judge else "No judge."
-    return PaperTable(
+    return Table(
         title=f"{trace.name}, answers of one model",
         header=("model", "tokens", "ended itself", *(_short(one.measure) for one in figures.measures)),
         rows=tuple(rows),
@@ -53,7 +53,7 @@ def _own(trace: QualityTrace, figures: QualityFigures) -> PaperTable:
     )
 
 
-def _mixed(trace: QualityTrace, one: MeasureFigures) -> PaperTable:
+def _mixed(trace: QualityTrace, one: MeasureFigures) -> Table:
     rows = []
     ways = {"small → large": (trace.small, trace.large), "large → small": (trace.large, trace.small)}
     for way, (first, second) in ways.items():
@@ -74,7 +74,7 @@ def _mixed(trace: QualityTrace, one: MeasureFigures) -> PaperTable:
             for cell in between
         ]
         rows.append((way, str(trace.tokens), "0.00", _interval(one.own[first]), UNKNOWN, UNKNOWN, UNKNOWN))
-    return PaperTable(
+    return Table(
         title=f"{_NAMES[one.measure]} ({_short(one.measure)})",
         header=(
             "models",
@@ -106,7 +106,7 @@ def _notes(one: MeasureFigures) -> Iterable[str]:
         yield _LOWER
 
 
-def _beginning(trace: QualityTrace, figures: QualityFigures) -> PaperTable:
+def _beginning(trace: QualityTrace, figures: QualityFigures) -> Table:
     rows = tuple(
         (
             one.model,
@@ -119,7 +119,7 @@ def _beginning(trace: QualityTrace, figures: QualityFigures) -> PaperTable:
         )
         for one in figures.beginnings
     )
-    return PaperTable(
+    return Table(
         title=f"{trace.name}, common beginning with the answers of {trace.large}",
         header=(
             *("model", "prompts", "prompt tokens", "number"),
@@ -139,9 +139,9 @@ def _short(measure: str) -> str:
     return {"f1": "F1"}.get(measure, measure.replace("_", " "))
 
 
-def _interval(value: Interval) -> str:
-    return f"{value.value:.3f} [{value.low:.3f}, {value.high:.3f}]"
+def _interval(value: Figure) -> str:
+    return f"{value.mean:.3f} [{value.low:.3f}, {value.high:.3f}]"
 
 
-def _signed(value: Interval) -> str:
-    return f"{value.value:+.3f} [{value.low:+.3f}, {value.high:+.3f}]"
+def _signed(value: Figure) -> str:
+    return f"{value.mean:+.3f} [{value.low:+.3f}, {value.high:+.3f}]"

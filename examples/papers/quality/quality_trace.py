@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from papers.ladder.trace_file import check_columns, read_trace, write_trace
+from papers.trace_file import check_columns, read_trace, write_trace
 
 __all__ = [
     "MEASURES",

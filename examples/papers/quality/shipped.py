@@ -1,11 +1,11 @@
-"""The traces of mixed answers that the package carries, and their tables for `disco replay`."""
+"""The traces of mixed answers that this folder carries, and their tables."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Final
 
-from papers.paper_table import PaperTable
+from disco.replay import Table
 from papers.quality.quality_figures import quality_figures
 from papers.quality.quality_tables import quality_tables
 from papers.quality.quality_trace import QualityTrace, load_quality_trace
@@ -23,7 +23,7 @@ def shipped_trace(name: str) -> QualityTrace:
     return load_quality_trace(_DATA / f"{name}.csv.gz")
 
 
-def shipped_tables() -> list[PaperTable]:
+def shipped_tables() -> list[Table]:
     """Return the tables of all shipped traces, in the order of `SHIPPED`."""
     traces = [shipped_trace(name) for name in SHIPPED]
     return [table for trace in traces for table in quality_tables(trace, quality_figures(trace))]

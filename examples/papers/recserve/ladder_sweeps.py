@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from disco.judging import MOST_SCORES, RULES, Rule, ShareControl, beta_for
+from disco.replay import Figure
 from papers.ladder.arms import aimed, by_confidence, climb, one_tier, random_share
 from papers.ladder.judges import area_where_possible
 from papers.ladder.label_ladder import LabelLadder
@@ -22,7 +23,7 @@ from papers.ladder.ladder_evaluation import (
     single_tiers,
     summarise_arm,
 )
-from papers.ladder.ladder_statistics import Interval, spearman
+from papers.ladder.ladder_statistics import spearman
 from papers.ladder.node_bytes import chain_bytes, request_bytes
 from papers.ladder.theory import bytes_ratio
 
@@ -142,7 +143,7 @@ class LengthBin:
     limits: tuple[tuple[int, int], ...]
     confidence: tuple[float, ...]
     quality: tuple[float, ...]
-    auroc: Interval | None
+    auroc: Figure | None
     correlation: float
 
 
@@ -166,11 +167,15 @@ def by_text_length(trace: LabelTrace, orders: Sequence[Rows]) -> list[LengthBin]
                 tuple((int(sizes[quarter].min()), int(sizes[quarter].max())) for quarter in quarters),
                 tuple(float(confidence[:, quarter].mean()) for quarter in quarters),
                 tuple(float(quality[:, quarter].mean()) for quarter in quarters),
-                Interval(*np.mean(known, axis=0).tolist()) if known else None,
+                _mean(known) if known else None,
                 float(np.mean([spearman(one, sizes.astype(np.float64)) for one in confidence])),
             )
         )
     return found
+
+
+def _mean(areas: Sequence[Figure]) -> Figure:
+    return Figure(*np.mean([(area.mean, area.low, area.high) for area in areas], axis=0).tolist())
 
 
 @dataclass(frozen=True, slots=True)

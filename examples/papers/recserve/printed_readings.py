@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from disco.replay import Claim
 from papers.ladder.theory import bytes_ratio
 from papers.recserve.printed_tables import (
     CLASSES,
@@ -16,7 +17,7 @@ from papers.recserve.printed_tables import (
     PrintedRow,
 )
 
-__all__ = ["Claim", "Derived", "Reading", "blind_quality", "claims", "derived", "readings", "row_of"]
+__all__ = ["Derived", "Reading", "blind_quality", "claims", "derived", "readings", "row_of"]
 
 TIERS = 3
 BY_SHARE: tuple[Method, ...] = ("ColServe", "RecServe")
@@ -71,16 +72,6 @@ class Reading:
     rows: int
     exceptions: str
     verdict: str
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A claim of the paper's text, checked on its tables."""
-
-    what: str
-    holds: int
-    cases: int
-    but: str
 
 
 def row_of(dataset: str, method: Method, parameter: float | None = None) -> PrintedRow:
@@ -178,19 +169,19 @@ def readings() -> list[Reading]:
 def claims() -> list[Claim]:
     """Return claims of the paper's text, with the number of cases in which the tables bear them out."""
     return [
-        _claim("RecServe .3 beats ColServe .5 on quality and bytes", _against("ColServe", 0.3, 0.5)),
-        _claim("RecServe .1 beats ColServe .2 (classes) on both", _against("ColServe", 0.1, 0.2)),
-        _claim("RecServe beats CasServe on both, low settings", _against_cas(low=True)),
-        _claim("RecServe beats CasServe on both, high settings", _against_cas(low=False)),
-        _claim("RecServe .3 beats EdgeServe on both", _against("EdgeServe", 0.3, None)),
-        _claim("RecServe beats blind offloading at equal bytes", _against_blind()),
-        _claim(
+        Claim.checked("RecServe .3 beats ColServe .5 on quality and bytes", _against("ColServe", 0.3, 0.5)),
+        Claim.checked("RecServe .1 beats ColServe .2 (classes) on both", _against("ColServe", 0.1, 0.2)),
+        Claim.checked("RecServe beats CasServe on both, low settings", _against_cas(low=True)),
+        Claim.checked("RecServe beats CasServe on both, high settings", _against_cas(low=False)),
+        Claim.checked("RecServe .3 beats EdgeServe on both", _against("EdgeServe", 0.3, None)),
+        Claim.checked("RecServe beats blind offloading at equal bytes", _against_blind()),
+        Claim.checked(
             "(Not the paper's) RecServe beats a random share sent straight to CloudServe, at equal bytes",
             _against_straight(),
         ),
-        _claim("RecServe uses less than half of CloudServe's bytes", _half_the_bytes()),
-        _claim("Quality of RecServe .5 is within 1 BLEU of CloudServe", _comparable()),
-        _claim("A higher tier is better (EndServe < EdgeServe < CloudServe)", _rising()),
+        Claim.checked("RecServe uses less than half of CloudServe's bytes", _half_the_bytes()),
+        Claim.checked("Quality of RecServe .5 is within 1 BLEU of CloudServe", _comparable()),
+        Claim.checked("A higher tier is better (EndServe < EdgeServe < CloudServe)", _rising()),
     ]
 
 
@@ -248,12 +239,6 @@ def _rising() -> Cases:
     for dataset in (*CLASSES, *SEQUENCES):
         end, edge, cloud = (row_of(dataset, m).quality for m in ("EndServe", "EdgeServe", "CloudServe"))
         yield f"{dataset} ({end:g}, {edge:g}, {cloud:g})", end < edge < cloud
-
-
-def _claim(what: str, cases: Cases) -> Claim:
-    found = list(cases)
-    but = ", ".join(name for name, holds in found if not holds)
-    return Claim(what, sum(holds for _, holds in found), len(found), but)
 
 
 def _reading(what: str, rows: list[Derived], fits: Callable[[Derived], bool], verdict: str) -> Reading:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from papers.paper_table import UNKNOWN, PaperTable
+from disco.replay import Table
+from papers.evaluation import UNKNOWN
 from papers.recserve.printed_readings import claims, derived, readings
 from papers.recserve.printed_tables import PrintedRow
 
 __all__ = ["printed_section"]
 
 
-def printed_section() -> list[PaperTable]:
+def printed_section() -> list[Table]:
     """Return the tables that need no run."""
     return [_rows(), _readings(), _claims()]
 
 
-def _rows() -> PaperTable:
+def _rows() -> Table:
     rows = tuple(
         (
             one.row.dataset,
@@ -34,7 +35,7 @@ def _rows() -> PaperTable:
         for one in derived()
     )
     wrong = sum(not one.sums_fit for one in derived())
-    return PaperTable(
+    return Table(
         "Tables II and III as printed, and what follows from their bytes",
         (
             "dataset",
@@ -66,8 +67,8 @@ def _rows() -> PaperTable:
     )
 
 
-def _readings() -> PaperTable:
-    return PaperTable(
+def _readings() -> Table:
+    return Table(
         "Which rows fit which reading",
         ("reading", "fit", "of", "not", "what follows"),
         tuple(
@@ -78,11 +79,11 @@ def _readings() -> PaperTable:
     )
 
 
-def _claims() -> PaperTable:
-    return PaperTable(
+def _claims() -> Table:
+    return Table(
         "Claims of the text, checked on the tables",
         ("claim", "holds", "of", "but not"),
-        tuple((one.what, str(one.holds), str(one.cases), one.but or UNKNOWN) for one in claims()),
+        tuple((one.claim, str(one.held), str(one.cases), ", ".join(one.but) or UNKNOWN) for one in claims()),
         ("A case is a dataset, or a row of RecServe.",),
     )
 

@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from disco.replay.report.chart_style import Plot, Style, Trace, axis, band, layout, literal, numbers
-from disco.replay.report.page_skeleton import PageContent, PageScenario, render_page
-from disco.replay.report.terminal_tables import TableData
+from disco.replay.report import (
+    PageContent,
+    PageScenario,
+    Plot,
+    Style,
+    axis,
+    band,
+    layout,
+    literal,
+    numbers,
+    render_page,
+)
 from papers.ladder.ladder_evaluation import EXACT, FIXED, LENGTH, PAPER, RANDOM, ArmFigures
-from papers.paper_table import PaperTable
 from papers.recserve.printed_readings import Derived, derived
 from papers.recserve.recserve_run import LadderResult, RecServeResult
 from papers.recserve.recserve_tables import arm_table, shared_tables
@@ -38,7 +46,7 @@ def recserve_page(result: RecServeResult) -> str:
     Raises:
         ConfigurationError: plotly is not installed.
     """
-    shared = [_plain(table) for table in shared_tables(result)]
+    shared = shared_tables(result)
     return render_page(
         PageContent(
             title="The RecServe paper's evaluation",
@@ -50,7 +58,7 @@ def recserve_page(result: RecServeResult) -> str:
                 ),
             ),
             findings=_findings(result),
-            scenarios=[PageScenario(one.name, [_plain(arm_table(one)), *shared]) for one in result.ladders],
+            scenarios=[PageScenario(one.name, [arm_table(one), *shared]) for one in result.ladders],
             look=_LOOK,
             plots=[_ours(result.ladders), _printed(result.ladders)],
             footer="Bytes: of all hops of the chain, both ends counted, relative to all requests sent directly to the "
@@ -59,27 +67,23 @@ def recserve_page(result: RecServeResult) -> str:
     )
 
 
-def _plain(table: PaperTable) -> TableData:
-    return TableData(table.title, table.header, table.rows, table.notes)
-
-
 def _findings(result: RecServeResult) -> list[str]:
     return [
-        f"{one.name}: RecServe at beta 0.3 is {100 * one.expected.lead.value:+.1f} points from ColServe at 0.5, with "
+        f"{one.name}: RecServe at beta 0.3 is {100 * one.expected.lead.mean:+.1f} points from ColServe at 0.5, with "
         f"{one.expected.of_bytes:.2f} of its bytes."
         for one in result.ladders
     ]
 
 
 def _ours(ladders: Sequence[LadderResult]) -> Plot:
-    frames: dict[str, list[Trace]] = {}
+    frames: dict[str, list[dict[str, Any]]] = {}
     for number, ladder in enumerate(ladders):
         single = [arm for arm in ladder.arms if arm.share is None]
-        traces: list[Trace] = []
+        traces: list[dict[str, Any]] = []
         for name in (RANDOM, LENGTH, FIXED, PAPER, EXACT):
             arms = [arm for arm in ladder.arms if arm.arm == name]
             if name in (RANDOM, EXACT):
-                low, high = ([100 * arm.quality[i] for arm in arms] for i in (1, 2))
+                low, high = ([100 * getattr(arm.quality, end) for arm in arms] for end in ("low", "high"))
                 area = band([arm.ratio for arm in arms], low, high, _LOOK[name].colour)
                 traces.append({**area, "legendgroup": name})
             traces.append(_line(name, arms))
@@ -101,7 +105,7 @@ def _ours(ladders: Sequence[LadderResult]) -> Plot:
 
 
 def _printed(ladders: Sequence[LadderResult]) -> Plot:
-    frames: dict[str, list[Trace]] = {}
+    frames: dict[str, list[dict[str, Any]]] = {}
     for number, ladder in enumerate(ladders):
         rows = [one for one in derived() if one.row.dataset == ladder.printed]
         traces = []
@@ -126,15 +130,15 @@ def _bytes_axis() -> dict[str, Any]:
     return axis("bytes, relative to all requests sent to the top", rangemode="tozero")
 
 
-def _line(name: str, arms: Sequence[ArmFigures]) -> Trace:
-    return _curve(name, [(arm.ratio, 100 * arm.quality.value, arm.label) for arm in arms])
+def _line(name: str, arms: Sequence[ArmFigures]) -> dict[str, Any]:
+    return _curve(name, [(arm.ratio, 100 * arm.quality.mean, arm.label) for arm in arms])
 
 
-def _printed_line(name: str, rows: Sequence[Derived]) -> Trace:
+def _printed_line(name: str, rows: Sequence[Derived]) -> dict[str, Any]:
     return _curve(name, [(one.ratio or 0.0, one.row.quality, one.row.label) for one in rows])
 
 
-def _curve(name: str, points: Sequence[tuple[float, float, str]]) -> Trace:
+def _curve(name: str, points: Sequence[tuple[float, float, str]]) -> dict[str, Any]:
     """Return the line through points: bytes relative to the top, accuracy in %, and what the pointer shows."""
     style = _LOOK[name]
     return {

@@ -12,14 +12,13 @@ import numpy as np
 
 from disco.errors import ConfigurationError
 from disco.judging import MOST_SCORES, expected_cost
-from disco.replay.sweeps.executors import Progress, run_all
+from disco.replay import Figure, Progress, paired_difference, run_all
 from papers.ladder.answer_trace import AnswerTrace
 from papers.ladder.arms import by_confidence, climb, random_share
 from papers.ladder.label_ladder import PRIOR_WINDOW, LabelLadder
 from papers.ladder.label_trace import TraceTier
 from papers.ladder.ladder_columns import Rows
 from papers.ladder.ladder_evaluation import ArmFigures, evaluate_arms, orders_of
-from papers.ladder.ladder_statistics import Interval, paired_difference
 from papers.ladder.node_bytes import chain_bytes
 from papers.recserve.ladder_material import Material, shipped_materials
 from papers.recserve.ladder_sweeps import (
@@ -52,13 +51,13 @@ class Expectation:
         of_bytes: bytes of RecServe relative to those of ColServe.
     """
 
-    lead: Interval
+    lead: Figure
     of_bytes: float
 
     @property
     def met(self) -> bool:
         """Whether both hold, of the figures themselves."""
-        return self.lead.value > 0.0 and self.of_bytes <= 0.55
+        return self.lead.mean > 0.0 and self.of_bytes <= 0.55
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +155,10 @@ class RecServeResult:
             "setup": {"runs": self.runs, "shares": list(self.shares)},
             "printed": printed,
             "readings": [asdict(one) for one in readings()],
-            "claims": [asdict(one) for one in claims()],
+            "claims": [
+                {"what": one.claim, "holds": one.held, "cases": one.cases, "but": ", ".join(one.but)}
+                for one in claims()
+            ],
             "ladders": ladders,
             "sequences": None if self.sequences is None else self.sequences.to_dict(),
             "took_s": self.took_s,

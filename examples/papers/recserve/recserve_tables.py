@@ -8,6 +8,8 @@ from typing import Final
 
 import numpy as np
 
+from disco.replay import Figure, Table
+from papers.evaluation import UNKNOWN
 from papers.ladder.ladder_evaluation import (
     EXACT,
     FIXED,
@@ -17,9 +19,7 @@ from papers.ladder.ladder_evaluation import (
     ArmFigures,
     single_tiers,
 )
-from papers.ladder.ladder_statistics import Interval
 from papers.ladder.theory import break_even, bytes_ratio
-from papers.paper_table import UNKNOWN, PaperTable
 from papers.recserve.printed_readings import Derived, derived
 from papers.recserve.printed_section import printed_section
 from papers.recserve.recserve_run import LadderResult, RecServeResult
@@ -54,23 +54,23 @@ NOT_REPRODUCED: Final = (
 _COMPARABLE: Final = {0.1: 0, 0.3: 1}
 
 
-def recserve_tables(result: RecServeResult) -> list[PaperTable]:
+def recserve_tables(result: RecServeResult) -> list[Table]:
     """Return the tables: the printed rows, our ladders, the sweeps, and what is not reproduced."""
     ours = [arm_table(ladder) for ladder in result.ladders]
     return [*printed_section(), _tiers(result), *ours, *_sweeps(result)]
 
 
-def shared_tables(result: RecServeResult) -> list[PaperTable]:
+def shared_tables(result: RecServeResult) -> list[Table]:
     """Return all tables but those of one trace each (`arm_table`)."""
     return [_tiers(result), *_sweeps(result), *printed_section()]
 
 
-def _sweeps(result: RecServeResult) -> list[PaperTable]:
+def _sweeps(result: RecServeResult) -> list[Table]:
     sequences = [] if result.sequences is None else sequence_tables(result.sequences)
     return [*sweep_section(result), _compute(result), *sequences, _missing()]
 
 
-def _tiers(result: RecServeResult) -> PaperTable:
+def _tiers(result: RecServeResult) -> Table:
     rows = []
     for ladder in result.ladders:
         for name, tier in zip(single_tiers(len(ladder.tiers)), ladder.tiers, strict=True):
@@ -86,7 +86,7 @@ def _tiers(result: RecServeResult) -> PaperTable:
                     f"{tier.flops:.3g}",
                 )
             )
-    return PaperTable(
+    return Table(
         "Our ladders: each tier alone, accuracy with 95 % interval (Wilson, over texts)",
         (
             "texts",
@@ -110,7 +110,7 @@ def _tiers(result: RecServeResult) -> PaperTable:
     )
 
 
-def arm_table(ladder: LadderResult) -> PaperTable:
+def arm_table(ladder: LadderResult) -> Table:
     """Return the table of all arms on one trace."""
     rows = []
     for arm in ladder.arms:
@@ -120,7 +120,7 @@ def arm_table(ladder: LadderResult) -> PaperTable:
             (
                 arm.label,
                 _percent(arm.quality),
-                f"{100 * raw.quality.value:.1f}",
+                f"{100 * raw.quality.mean:.1f}",
                 UNKNOWN if arm.lead is None or arm.arm == RANDOM else _points(arm.lead),
                 *(f"{amount / 1000:,.1f}" for amount in (*arm.nodes, sum(arm.nodes))),
                 f"{arm.ratio:.3f}",
@@ -132,7 +132,7 @@ def arm_table(ladder: LadderResult) -> PaperTable:
                 UNKNOWN if printed is None or printed.ratio is None else f"{printed.ratio:.3f}",
             )
         )
-    return PaperTable(
+    return Table(
         f"Table II on {ladder.name}"
         + (f", beside the printed {ladder.printed}" if ladder.printed else "")
         + ": accuracy %, bytes in K",
@@ -175,7 +175,7 @@ def _arm_notes(ladder: LadderResult) -> Iterator[str]:
     )
     blind = [arm for arm in ladder.arms if arm.arm == RANDOM]
     judged = [arm for arm in ladder.arms if arm.arm in (EXACT, PAPER)]
-    beaten = sum(any(m.quality.value > b.quality.value and m.ratio < b.ratio for m in judged) for b in blind)
+    beaten = sum(any(m.quality.mean > b.quality.mean and m.ratio < b.ratio for m in judged) for b in blind)
     yield (
         f"Figure 3: {beaten} of {len(blind)} points of ColServe are beaten on accuracy and bytes by some beta of "
         "RecServe."
@@ -186,10 +186,10 @@ def _arm_notes(ladder: LadderResult) -> Iterator[str]:
 def _at_equal_bytes(ladder: LadderResult) -> str:
     """Return how far RecServe is ahead of its rivals at their bytes, on the straight lines between its points."""
     mine = [arm for arm in ladder.arms if arm.arm in (EXACT, "EndServe")]
-    ratios, qualities = [arm.ratio for arm in mine], [arm.quality.value for arm in mine]
-    low, high = (ladder.arm(name).quality.value for name in ("EndServe", "CloudServe"))
+    ratios, qualities = [arm.ratio for arm in mine], [arm.quality.mean for arm in mine]
+    low, high = (ladder.arm(name).quality.mean for name in ("EndServe", "CloudServe"))
     rivals = {
-        name: [(arm.ratio, arm.quality.value) for arm in ladder.arms if arm.arm == name]
+        name: [(arm.ratio, arm.quality.mean) for arm in ladder.arms if arm.arm == name]
         for name in (RANDOM, LENGTH, FIXED)
     }
     rivals["straight"] = [(ratio, low + ratio * (high - low)) for ratio in ratios if ratio <= 1.0]
@@ -209,7 +209,7 @@ def _straight(ladder: LadderResult, ratio: float) -> str:
     """Return the accuracy of random requests sent from the lowest tier straight to the top, for these bytes."""
     if ratio > 1.0:
         return UNKNOWN
-    low, high = (ladder.arm(name).quality.value for name in ("EndServe", "CloudServe"))
+    low, high = (ladder.arm(name).quality.mean for name in ("EndServe", "CloudServe"))
     return f"{100 * (low + ratio * (high - low)):.1f}"
 
 
@@ -229,7 +229,7 @@ def _printed(ladder: LadderResult, arm: ArmFigures) -> Derived | None:
     return None
 
 
-def _compute(result: RecServeResult) -> PaperTable:
+def _compute(result: RecServeResult) -> Table:
     rows = []
     notes = []
     for ladder in result.ladders:
@@ -250,7 +250,7 @@ def _compute(result: RecServeResult) -> PaperTable:
             f"{ladder.name}: break-even beta by theory: {', '.join(points)}, bytes on the chain {_break_even(hops)}; "
             f"measured in bytes: {_crossing(ladder)}."
         )
-    return PaperTable(
+    return Table(
         "Work and bytes relative to the top tier alone (Eqs. 36, 43): predicted and measured, RecServe exact",
         ("texts", "beta", "FLOPs", "measured", "CPU", "measured", "bytes", "measured"),
         tuple(rows),
@@ -272,13 +272,13 @@ def _crossing(ladder: LadderResult) -> str:
     return f"above {points[-1][0]:g}" if points[-1][1] <= 1.0 else f"below {points[0][0]:g}"
 
 
-def _missing() -> PaperTable:
-    return PaperTable("Not reproduced", ("what", "why"), NOT_REPRODUCED, ())
+def _missing() -> Table:
+    return Table("Not reproduced", ("what", "why"), NOT_REPRODUCED, ())
 
 
-def _percent(interval: Interval) -> str:
-    return f"{100 * interval.value:.1f} [{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
+def _percent(interval: Figure) -> str:
+    return f"{100 * interval.mean:.1f} [{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
 
 
-def _points(interval: Interval) -> str:
-    return f"{100 * interval.value:+.1f} [{100 * interval.low:+.1f}, {100 * interval.high:+.1f}]"
+def _points(interval: Figure) -> str:
+    return f"{100 * interval.mean:+.1f} [{100 * interval.low:+.1f}, {100 * interval.high:+.1f}]"

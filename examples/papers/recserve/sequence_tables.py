@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from disco.judging import DEFAULT_SEQUENCE_CONFIDENCE
+from disco.replay import Figure, Table
+from papers.evaluation import UNKNOWN
 from papers.ladder.judges import GOOD_F1
 from papers.ladder.ladder_evaluation import RANDOM
-from papers.ladder.ladder_statistics import Interval
 from papers.ladder.theory import bytes_ratio
-from papers.paper_table import UNKNOWN, PaperTable
 from papers.recserve.sequences import JUDGE_SHARE, TOP_RIGHT, SequenceResult
 
 __all__ = ["sequence_tables"]
 
 
-def sequence_tables(result: SequenceResult) -> list[PaperTable]:
+def sequence_tables(result: SequenceResult) -> list[Table]:
     """Return the tables: judges, arms in the form of Table III, early exit, lengths."""
     return [_judges(result), _arms(result), _exits(result), _lengths(result)]
 
 
-def _judges(result: SequenceResult) -> PaperTable:
+def _judges(result: SequenceResult) -> Table:
     rows = tuple(
         (
             one.judge,
@@ -30,7 +30,7 @@ def _judges(result: SequenceResult) -> PaperTable:
         for one in result.judges
     )
     questions = result.rows + result.tuning_rows
-    return PaperTable(
+    return Table(
         f"Judges of free-text answers: {result.model} on {result.name}, {questions:,} questions",
         (
             "judge",
@@ -76,7 +76,7 @@ def _without_length(result: SequenceResult) -> list[str]:
     known = [(one.contains, one.judge) for one in result.judges if one.contains is not None]
     if not known:
         return []
-    best, name = max(known)
+    best, name = max(known, key=lambda one: one[0].mean)
     default = next(area for area, judge in known if judge == DEFAULT_SEQUENCE_CONFIDENCE)
     return [
         (
@@ -87,7 +87,7 @@ def _without_length(result: SequenceResult) -> list[str]:
     ]
 
 
-def _arms(result: SequenceResult) -> PaperTable:
+def _arms(result: SequenceResult) -> Table:
     rows = tuple(
         (
             arm.label,
@@ -103,7 +103,7 @@ def _arms(result: SequenceResult) -> PaperTable:
         for arm in result.arms
     )
     spread = max(arm.order_sd for arm in result.arms)
-    return PaperTable(
+    return Table(
         f"In the form of Table III, with a simulated top tier: F1 % on {result.rows:,} questions, bytes in K",
         (
             "arm",
@@ -138,7 +138,7 @@ def _arms(result: SequenceResult) -> PaperTable:
     )
 
 
-def _exits(result: SequenceResult) -> PaperTable:
+def _exits(result: SequenceResult) -> Table:
     rows = tuple(
         (
             one.kind,
@@ -151,7 +151,7 @@ def _exits(result: SequenceResult) -> PaperTable:
         )
         for one in result.exits
     )
-    return PaperTable(
+    return Table(
         "Early exit: unsure answers go up while they are written",
         (
             "judge",
@@ -172,7 +172,7 @@ def _exits(result: SequenceResult) -> PaperTable:
     )
 
 
-def _lengths(result: SequenceResult) -> PaperTable:
+def _lengths(result: SequenceResult) -> Table:
     rows = tuple(
         (
             f"{one.text_bytes:,.0f}",
@@ -183,7 +183,7 @@ def _lengths(result: SequenceResult) -> PaperTable:
         )
         for one in result.lengths
     )
-    return PaperTable(
+    return Table(
         "Figures 6 and 7: confidence and answer length by the length of the text (quarters of the questions)",
         ("text bytes", "confidence", "F1 %", "device's answer bytes", "right answer's bytes"),
         rows,
@@ -191,17 +191,17 @@ def _lengths(result: SequenceResult) -> PaperTable:
     )
 
 
-def _area(interval: Interval) -> str:
-    return f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
+def _area(interval: Figure) -> str:
+    return f"{interval.mean:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
 
 
-def _difference(interval: Interval) -> str:
-    return f"{interval.value:.3f} [{interval.low:+.3f}, {interval.high:+.3f}]"
+def _difference(interval: Figure) -> str:
+    return f"{interval.mean:.3f} [{interval.low:+.3f}, {interval.high:+.3f}]"
 
 
-def _percent(interval: Interval) -> str:
-    return f"{100 * interval.value:.1f} [{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
+def _percent(interval: Figure) -> str:
+    return f"{100 * interval.mean:.1f} [{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
 
 
-def _points(interval: Interval) -> str:
-    return f"{100 * interval.value:+.1f} [{100 * interval.low:+.1f}, {100 * interval.high:+.1f}]"
+def _points(interval: Figure) -> str:
+    return f"{100 * interval.mean:+.1f} [{100 * interval.low:+.1f}, {100 * interval.high:+.1f}]"

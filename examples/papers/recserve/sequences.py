@@ -18,12 +18,13 @@ from disco.judging import (
     SequenceConfidence,
     judge,
 )
+from disco.replay import Figure, paired_difference
 from papers.ladder.answer_trace import AnswerRow, AnswerTrace, load_answer_trace
 from papers.ladder.arms import by_confidence, climb
 from papers.ladder.judges import JUDGES, JudgeFigures, compare_judges, lowest_at_checkpoints
 from papers.ladder.ladder_columns import LadderColumns, Rows
 from papers.ladder.ladder_evaluation import ArmFigures, evaluate_arms, orders_of
-from papers.ladder.ladder_statistics import Interval, paired_difference, spearman
+from papers.ladder.ladder_statistics import spearman
 from papers.recserve.ladder_material import DATA, TUNING_SHARE
 
 __all__ = [
@@ -115,7 +116,7 @@ class SequenceResult:
     exact: float
     cut: float
     judges: tuple[JudgeFigures, ...]
-    judge_leads: dict[str, Interval]
+    judge_leads: dict[str, Figure]
     arms: tuple[ArmFigures, ...]
     exits: tuple[ExitFigures, ...]
     lengths: tuple[LengthQuarter, ...]
@@ -195,7 +196,7 @@ def _cut(trace: AnswerTrace) -> tuple[Rows, Rows]:
     return np.flatnonzero(is_tuning), np.flatnonzero(~is_tuning)
 
 
-def _lead(ladder: LadderColumns, orders: Sequence[Rows], groups: NDArray[np.int64]) -> Interval:
+def _lead(ladder: LadderColumns, orders: Sequence[Rows], groups: NDArray[np.int64]) -> Figure:
     """Return the F1 that the judge adds to blind offloading of the same share of bytes."""
     runs = [
         climb(ladder, by_confidence(JUDGE_SHARE, capacity=MOST_SCORES, seed=number), order)

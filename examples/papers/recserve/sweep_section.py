@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 
-from papers.paper_table import UNKNOWN, PaperTable
+from disco.replay import Table
+from papers.evaluation import UNKNOWN
 from papers.recserve.recserve_run import SWEEP_BETA, TOP_SHARE, RecServeResult
 
 __all__ = ["sweep_section"]
 
 
-def sweep_section(result: RecServeResult) -> list[PaperTable]:
+def sweep_section(result: RecServeResult) -> list[Table]:
     """Return the tables of the sweeps."""
     return [_histories(result), _tops(result), _lengths(result), _aimed(result)]
 
 
-def _histories(result: RecServeResult) -> PaperTable:
+def _histories(result: RecServeResult) -> Table:
     rows = tuple(
         (
             ladder.name,
@@ -29,7 +30,7 @@ def _histories(result: RecServeResult) -> PaperTable:
         for ladder in result.ladders
         for one in ladder.histories
     )
-    return PaperTable(
+    return Table(
         f"Figure 4: the history's length k, beta {SWEEP_BETA:g}",
         ("texts", "k", "rule", "accuracy %", "of cloud", "handed up %", "of the first 50 %"),
         rows,
@@ -43,7 +44,7 @@ def _histories(result: RecServeResult) -> PaperTable:
     )
 
 
-def _tops(result: RecServeResult) -> PaperTable:
+def _tops(result: RecServeResult) -> Table:
     rows = []
     for ladder in result.ladders:
         for one in ladder.tops:
@@ -53,15 +54,15 @@ def _tops(result: RecServeResult) -> PaperTable:
                 (
                     ladder.name,
                     " < ".join(one.tiers),
-                    ", ".join(f"{100 * arm.quality.value:.1f}" for arm in alone),
-                    f"{100 * blind.quality.value:.1f}",
-                    f"{100 * judged.quality.value:.1f}",
-                    f"{100 * judged.lead.value:+.1f} [{100 * judged.lead.low:+.1f}, {100 * judged.lead.high:+.1f}]",
+                    ", ".join(f"{100 * arm.quality.mean:.1f}" for arm in alone),
+                    f"{100 * blind.quality.mean:.1f}",
+                    f"{100 * judged.quality.mean:.1f}",
+                    f"{100 * judged.lead.mean:+.1f} [{100 * judged.lead.low:+.1f}, {100 * judged.lead.high:+.1f}]",
                     f"{judged.ratio:.3f}",
                     f"{100 * judged.oracle:.1f}",
                 )
             )
-    return PaperTable(
+    return Table(
         f"Figure 5: other ladders of the same tiers, share {TOP_SHARE:g}",
         (
             "texts",
@@ -83,7 +84,7 @@ def _tops(result: RecServeResult) -> PaperTable:
     )
 
 
-def _lengths(result: RecServeResult) -> PaperTable:
+def _lengths(result: RecServeResult) -> Table:
     rows = tuple(
         (
             ladder.name,
@@ -95,12 +96,14 @@ def _lengths(result: RecServeResult) -> PaperTable:
                 )
             ),
             UNKNOWN if math.isnan(one.correlation) else f"{one.correlation:+.2f}",
-            UNKNOWN if one.auroc is None else "{:.2f} [{:.2f}, {:.2f}]".format(*one.auroc),
+            UNKNOWN
+            if one.auroc is None
+            else f"{one.auroc.mean:.2f} [{one.auroc.low:.2f}, {one.auroc.high:.2f}]",
         )
         for ladder in result.ladders
         for one in ladder.lengths
     )
-    return PaperTable(
+    return Table(
         "Figure 6: mean confidence and accuracy in the quarters of the texts by length (bytes)",
         ("texts", "tier", "shortest", "short", "long", "longest", "rank corr.", "AUROC"),
         rows,
@@ -121,7 +124,7 @@ def _lengths(result: RecServeResult) -> PaperTable:
     )
 
 
-def _aimed(result: RecServeResult) -> PaperTable:
+def _aimed(result: RecServeResult) -> Table:
     rows = tuple(
         (
             ladder.name,
@@ -136,7 +139,7 @@ def _aimed(result: RecServeResult) -> PaperTable:
     )
     within = [abs(one.exact - 1) <= 0.05 for ladder in result.ladders for one in ladder.aimed]
     worst = max(abs(one.worst - 1) for ladder in result.ladders for one in ladder.aimed)
-    return PaperTable(
+    return Table(
         "Beta aimed at bytes (Eqs. 50-53), from theory's beta_0: how far the bytes are from the target, %",
         (
             "texts",

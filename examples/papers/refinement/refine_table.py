@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from disco.errors import ConfigurationError
+from papers.trace_file import check_columns, read_trace, write_trace
 
 __all__ = ["RefineRow", "RefineTable", "load_refine_table", "save_refine_table", "shipped_refine_table"]
 
@@ -98,18 +95,15 @@ _COLUMNS = [one.name for one in fields(RefineRow)]
 
 
 def save_refine_table(table: RefineTable, path: str | Path) -> None:
-    """Write a table: one line of JSON about the measurement, then CSV with a header line."""
+    """Write a table; an existing file is replaced."""
     about = {
         "format": _FORMAT, "name": table.name, "source": table.source, "licence": table.licence,
         "model": table.model, "notes": dict(table.notes),
     }  # fmt: skip
-    text = io.StringIO()
-    text.write(json.dumps(about, ensure_ascii=False) + "\n")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_COLUMNS)
-    for row in table.rows:
-        writer.writerow(f"{cell:.4f}" if isinstance(cell, float) else cell for cell in astuple(row))
-    Path(path).write_text(text.getvalue(), encoding="utf-8")
+    rows = (
+        [f"{cell:.4f}" if isinstance(cell, float) else cell for cell in astuple(row)] for row in table.rows
+    )
+    write_trace(path, about, _COLUMNS, rows)
 
 
 def load_refine_table(path: str | Path) -> RefineTable:
@@ -118,23 +112,13 @@ def load_refine_table(path: str | Path) -> RefineTable:
     Raises:
         ConfigurationError: the file cannot be read, or it is no such table.
     """
-    file = Path(path)
-    try:
-        head, _, body = file.read_text(encoding="utf-8").partition("\n")
-        about = json.loads(head)
-        lines = list(csv.reader(io.StringIO(body)))
-        if about["format"] != _FORMAT or lines[0] != _COLUMNS:
-            raise ValueError("another format")
-        rows = tuple(_row(cells) for cells in lines[1:])
-        return RefineTable(
-            about["name"], about["source"], about["licence"], about["model"], rows, about["notes"]
-        )
-    except OSError as broken:
-        raise ConfigurationError(f"{file} cannot be read: {broken.strerror or broken}") from broken
-    except (ValueError, KeyError, TypeError, IndexError) as broken:
-        raise ConfigurationError(
-            f"{file} is no table that `python -m papers.measure refine` wrote"
-        ) from broken
+    return read_trace(path, _FORMAT, _read, what="refined prompts", command="python -m papers.measure refine")
+
+
+def _read(about: Mapping[str, Any], lines: Iterator[list[str]]) -> RefineTable:
+    check_columns(lines, _COLUMNS)
+    rows = tuple(_row(cells) for cells in lines)
+    return RefineTable(about["name"], about["source"], about["licence"], about["model"], rows, about["notes"])
 
 
 def _row(cells: list[str]) -> RefineRow:

@@ -30,7 +30,6 @@ import anyio
 from cascade.counting_proxy import CountingProxy, counted
 from helpers import tests_path  # noqa: F401 - finds the servers of the tests
 from helpers.measuring import Columns, options
-from papers.ladder.ladder_statistics import wilson
 from papers.measure.few_shot import PLAIN_TEMPLATE, FewShotPrompt, choose_examples
 from papers.measure.labelled_texts import LabelledText, read_texts
 from servers import native_llama_server
@@ -38,6 +37,7 @@ from servers import native_llama_server
 from disco import AsyncDisco, RouteLog, Tier
 from disco.dispatch import Preset
 from disco.endpoints.llamacpp import LlamaCppEndpoint
+from disco.replay import wilson
 from disco.replay.verdicts import read_verdicts, replay_verdicts
 from disco.session.records.route_record import RouteRecord
 
@@ -219,10 +219,10 @@ async def ask(
 def row(figures: Figures) -> list[object]:
     """The cells of a way: means over the sentences, beside the 95 % interval of the accuracy."""
     right, count = sum(figures.right), len(figures.right)
-    _, low, high = wilson(right / count, count)
+    accuracy = wilson(right / count, count)
     attempts = [attempt for route in figures.routes for attempt in route.attempts]
     return [
-        f"{right / count:.3f} ±{(high - low) / 2:.3f}",
+        f"{accuracy.mean:.3f} ±{(accuracy.high - accuracy.low) / 2:.3f}",
         statistics.mean(figures.ttft_s),
         sorted(figures.ttft_s)[int(0.95 * (count - 1))],
         statistics.mean(figures.end_s),

@@ -27,6 +27,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[3] / "examples"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 import anyio
@@ -34,9 +35,10 @@ import openai
 from delay_link import links
 from helpers.measuring import options
 from pair_lab import KEY, ask, device, model_file, verify_server
+from papers.fleet.agreement import Choice, agreement
+from papers.local_model import LocalModel
 from round_terms import Span, Terms, WatchedDrafter, simulated_s, span_of
 
-from disco.endpoints.llamacpp.output.agreement import Choice, agreement, load_model
 from disco.endpoints.openai_api import OpenAIEndpoint
 from disco.endpoints.speculative.pairing import Pairing
 
@@ -180,7 +182,7 @@ def recorded(
     """Where each draft agrees with each target's answers: by (target, draft, prompt)."""
     found = {}
     for draft in dict.fromkeys(cell.draft for cell in table):
-        model = load_model(str(model_file(draft)), threads=1, context_tokens=512)
+        model = LocalModel(model_file(draft), threads=1, context_tokens=512)
         try:
             for target in dict.fromkeys(cell.target for cell in table if cell.draft == draft):
                 for (name, prompt), (prompt_ids, ids) in answers.items():

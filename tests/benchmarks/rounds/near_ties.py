@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from helpers.prompt_tokens import prompt_ids
 
 from disco.endpoints.llamacpp.model.candidates import preselected
 from disco.endpoints.llamacpp.model.sampler import Keyed, Sampler
 from disco.endpoints.llamacpp.model.sequences import Rows, SequenceModel
-from disco.endpoints.llamacpp.output.agreement import prompt_ids
 from disco.endpoints.llamacpp.request_params import read_params
 from disco.request import Prefix, Request
 from disco.speculate.coupled import gumbel_noise

@@ -15,7 +15,7 @@ from papers.fleet.fleet_toml import scenario_from
 
 from disco.endpoints.drafter import Drafted, Drafter, Drafting, DraftOrder
 from disco.events import Progress, Usage
-from disco.replay.pairs.pair_trace import FleetRequest
+from disco.replay.pairs.draft_trace import DraftedRequest
 from disco.speculate.predict import token_s
 from disco.speculate.seen import Seen, VerifyCurve
 
@@ -202,7 +202,7 @@ def simulated_s(terms: Terms, window: int, parallel: int, parts: Sequence[tuple[
     }
     # The first token of a simulated answer is there when its rounds begin.
     requests = [
-        FleetRequest(60, span.last - span.first + 1, accepts[span.first - 1 : span.last])
+        DraftedRequest(60, span.last - span.first + 1, accepts[span.first - 1 : span.last])
         for accepts, span in parts
     ]
     answers = simulate_fleet(scenario_from(content), requests).answers

@@ -16,9 +16,9 @@ from typing import Any
 import anyio
 from anyio import to_thread
 from depths import CloudProbe, DeviceProbe
+from helpers.prompt_tokens import prompt_ids
 
 from disco.endpoints.llamacpp.batching.engine import VerifyEngine
-from disco.endpoints.llamacpp.output.agreement import prompt_ids
 from disco.endpoints.split.layer_link import LayerServer
 from disco.endpoints.split.split_endpoint import SplitEndpoint
 from disco.endpoints.split.wire import Dtype

@@ -23,7 +23,7 @@ from papers.drift.point_forecasts import FORECASTS, forecast
 from disco.dispatch import WaitTime
 from disco.errors import ConfigurationError
 from disco.profiles import Empirical, Lengths, load_device
-from disco.replay.vector.policy_delays import delays
+from disco.replay.vector.arm_delays import delays
 
 SOURCES = {source.name: source for source in (*shipped_traces(), *users_days(), *made_up())}
 BY_NAME = {planner.name: planner for planner in PLANNERS}

@@ -17,9 +17,8 @@ from papers.fleet.window_comparison import ORACLE, compare, compare_with
 
 from disco._resources import resource_text
 from disco.errors import ConfigurationError
-from disco.speculate.seen import Seen, VerifyCurve
-from disco.speculate.windows import window_of
-from disco.speculate.windows.network import INPUTS, Network
+from disco.replay import Figure
+from disco.speculate import INPUTS, Network, Seen, VerifyCurve, window_of
 
 LAST_WINDOW = INPUTS.index("last_window")
 
@@ -114,12 +113,12 @@ def test_windows_are_compared_fleet_by_fleet_with_the_best_static_one():
     trials = [trial(0, {4: 1.0}), trial(1, {4: 1.0, 6: 0.5})]
     tried = [{"mine": one.outcomes[4]} for one in trials]
     lines = {line.window: line for line in compare(trials, tried)}
-    assert lines[ORACLE].tpot == (1, 1, 1)
+    assert lines[ORACLE].tpot == Figure(1, 1, 1)
     assert lines["mine"].tpot.mean == pytest.approx(2**0.5)
     assert lines["mine"].tpot.low == 1.0  # both draws may be the first fleet
     assert lines["mine"].tpot.high == pytest.approx(2.0)
     assert lines["mine"].cost.mean == pytest.approx((0.8 * 2 + 0.2) ** 0.5)
-    assert compare_with(trials, tried, "mine", "static 4") == (1, 1, 1)
+    assert compare_with(trials, tried, "mine", "static 4") == Figure(1, 1, 1)
 
 
 def test_the_network_is_judged_on_fleets_it_was_not_trained_on(tiny, monkeypatch):

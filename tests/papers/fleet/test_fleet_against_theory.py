@@ -13,9 +13,8 @@ from papers.fleet.fleet_scenario import FleetScenario
 from papers.fleet.fleet_simulator import Finished, requests_of, simulate_fleet
 from papers.fleet.fleet_toml import scenario_from
 
-from disco.replay.pairs.pair_trace import FleetRequest
-from disco.speculate.predict import token_s
-from disco.speculate.seen import Seen, VerifyCurve
+from disco.replay import DraftedRequest
+from disco.speculate import Seen, VerifyCurve, token_s
 
 
 def scenario(**changed: Any) -> FleetScenario:
@@ -114,7 +113,7 @@ def batch_s(rows: int) -> float:
 class Twin:
     """Two targets, twelve drafters in a closed loop, windows of three tokens."""
 
-    def __init__(self, requests: list[FleetRequest], total: int, drafters: int) -> None:
+    def __init__(self, requests: list[DraftedRequest], total: int, drafters: int) -> None:
         self.env = simpy.Environment()
         self.queues = [simpy.Store(self.env) for _ in range(2)]
         self.requests, self.total, self.begun = requests, total, 0

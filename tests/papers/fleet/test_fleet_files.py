@@ -20,8 +20,7 @@ from papers.fleet.made_up_requests import made_up_requests
 from papers.fleet.shipped_fleets import fleet_path, shipped_fleets
 
 from disco.errors import ConfigurationError
-from disco.replay.pairs.pair_trace import FleetRequest, load_trace, write_trace
-from disco.replay.sweeps.executors import open_executor
+from disco.replay import DraftedRequest, open_executor, read_drafts, write_drafts
 
 SMALL = """
 seed = 3
@@ -52,9 +51,9 @@ requests = 30
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
     """A scenario's file, and the trace beside it."""
-    write_trace(
+    write_drafts(
         tmp_path / "requests.jsonl",
-        [FleetRequest(20 + n, 10 + 5 * n, bytes([1, 1, 0, 1, n % 2]), n / 100, n) for n in range(6)],
+        [DraftedRequest(20 + n, 10 + 5 * n, bytes([1, 1, 0, 1, n % 2]), n / 100, n) for n in range(6)],
     )
     path = tmp_path / "small.toml"
     path.write_text(SMALL)
@@ -62,7 +61,7 @@ def small(tmp_path: Path) -> Path:
 
 
 REQUESTS = st.builds(
-    FleetRequest,
+    DraftedRequest,
     prompt_tokens=st.integers(1, 5000),
     output_tokens=st.integers(1, 60),
     accepts=st.lists(st.integers(0, 1), min_size=1, max_size=80).map(bytes),
@@ -74,8 +73,8 @@ REQUESTS = st.builds(
 @given(st.lists(REQUESTS, min_size=1, max_size=5))
 def test_a_trace_comes_back_as_it_was(tmp_path_factory, requests):
     path = tmp_path_factory.mktemp("trace") / "trace.jsonl"
-    write_trace(path, requests)
-    for found, request in zip(load_trace(path), requests, strict=True):
+    write_drafts(path, requests)
+    for found, request in zip(read_drafts(path), requests, strict=True):
         assert found.arrival_s == pytest.approx(request.arrival_s)
         assert (found.prompt_tokens, found.output_tokens, found.accepts, found.drafter) == (
             *(request.prompt_tokens, request.output_tokens, request.accepts, request.drafter),
@@ -97,7 +96,7 @@ def test_the_papers_own_record_is_read(tmp_path):
         '{"prompt_length": 27, "output_length": 94, "acceptance_seq": [1, 0, 1], "arrival_time_ms": 5.3, '
         '"drafter_id": 38}\n'
     )
-    assert load_trace(path) == [FleetRequest(27, 94, b"\1\0\1", 0.0053, 38)]
+    assert read_drafts(path) == [DraftedRequest(27, 94, b"\1\0\1", 0.0053, 38)]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +121,7 @@ def test_a_wrong_line_is_named(tmp_path, line, message):
     path = tmp_path / "trace.jsonl"
     path.write_text(line + "\n")
     with pytest.raises(ConfigurationError) as caught:
-        load_trace(path)
+        read_drafts(path)
     assert message in str(caught.value)
     assert "line 1" in str(caught.value)
 

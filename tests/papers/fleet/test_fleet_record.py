@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 from papers.fleet.__main__ import main
+from papers.fleet.agreement import Choice, agreement, write_answer
+from papers.local_model import LocalModel
 
-from disco.endpoints.llamacpp.output.agreement import Choice, agreement, load_model, prompt_ids, write_answer
-from disco.replay.pairs.pair_trace import load_trace
+from disco.replay import read_drafts
 
 pytestmark = pytest.mark.real
 
@@ -15,9 +16,9 @@ MODEL = "smollm2-135m"
 
 @pytest.mark.slow
 def test_a_model_agrees_with_itself_and_not_with_a_strangers_tokens():
-    model = load_model(MODEL, threads=1, context_tokens=256)
+    model = LocalModel(MODEL, threads=1, context_tokens=256)
     try:
-        prompt = prompt_ids(model, [{"role": "user", "content": "Name three rivers."}], MODEL)
+        prompt = model.prompt([{"role": "user", "content": "Name three rivers."}])
         for temperature in (0.0, 0.8):
             choice = Choice(temperature, seed=7)
             answer = write_answer(model, prompt, 8, choice)
@@ -41,7 +42,7 @@ def test_the_command_writes_a_trace(tmp_path, capsys):
     texts.write_text("Name a river.\n\nName a tree.\nName a bird.\n")
     arguments = ["record", MODEL, MODEL, "--texts", str(texts), "--out", str(out), "--prompts", "2"]
     assert main([*arguments, "--tokens", "6", "--threads", "1", "--drafters", "2"]) == 0
-    requests = load_trace(out)
+    requests = read_drafts(out)
     assert [one.drafter for one in requests] == [0, 1]
     assert 0 < requests[0].arrival_s < requests[1].arrival_s
     for one in requests:

@@ -15,7 +15,7 @@ from papers.fleet.fleet_simulator import Finished, Simulation, requests_of, simu
 from papers.fleet.fleet_toml import scenario_from
 from papers.fleet.fleet_topology import expand
 
-from disco.replay.pairs.pair_trace import FleetRequest, write_trace
+from disco.replay import DraftedRequest, write_drafts
 
 TARGET = {"steps_ms": [[1, 10], [8, 12], [64, 40]], "draft_steps_ms": [[1, 2], [8, 3]]}
 
@@ -138,7 +138,7 @@ def one_request(accepts: bytes, **changed: Any) -> Finished:
         arrivals={"kind": "closed_loop", "requests": 1},
         **changed,
     )
-    return simulate_fleet(scenario, [FleetRequest(10, len(accepts), accepts)])
+    return simulate_fleet(scenario, [DraftedRequest(10, len(accepts), accepts)])
 
 
 def test_a_round_takes_what_its_parts_take():
@@ -187,13 +187,13 @@ def test_a_fused_server_drafts_itself_for_all_of_a_batch():
         arrivals={"kind": "closed_loop", "requests": 2},
         drafters=[{"name": "d", "count": 2, "steps_ms": [[1, 3]]}],
     )
-    answers = simulate_fleet(scenario, [FleetRequest(10, 11, bytes([1] * 11))]).answers
+    answers = simulate_fleet(scenario, [DraftedRequest(10, 11, bytes([1] * 11))]).answers
     for answer in answers:
         assert answer.done_s - answer.first_s == pytest.approx(2 * (4 * 0.002 + 0.010))
 
 
 def test_length_aware_batches_keep_similar_lengths_together():
-    requests = [FleetRequest(tokens, 1, b"\1") for tokens in (10, 500, 11, 490)]
+    requests = [DraftedRequest(tokens, 1, b"\1") for tokens in (10, 500, 11, 490)]
     passes = {}
     for order in ("fifo", "length_aware"):
         scenario = fleet(
@@ -210,7 +210,7 @@ def test_length_aware_batches_keep_similar_lengths_together():
 def test_chunks_bound_a_pass_and_a_time_window_fills_a_batch():
     loop = {"kind": "closed_loop", "requests": 1}
     chunked = fleet(batching={"chunk_tokens": 16}, arrivals=loop)
-    run = simulate_fleet(chunked, [FleetRequest(50, 1, b"\1")])
+    run = simulate_fleet(chunked, [DraftedRequest(50, 1, b"\1")])
     assert sum(target.passes for target in run.targets) == 4
     assert sum(target.rows for target in run.targets) == 50
     whole = fleet(batching={"max_batch": 4})
@@ -265,8 +265,8 @@ def test_requests_stay_within_their_vocabulary():
 
 def test_a_window_that_stops_by_confidence_needs_it_and_uses_it(tmp_path):
     trace = tmp_path / "trace.jsonl"
-    request = FleetRequest(10, 9, bytes([1] * 9), confidence=(0.9, 0.9, 0.9, 0.1, 0.9, 0.9, 0.9, 0.9, 0.9))
-    write_trace(trace, [request])
+    request = DraftedRequest(10, 9, bytes([1] * 9), confidence=(0.9, 0.9, 0.9, 0.1, 0.9, 0.9, 0.9, 0.9, 0.9))
+    write_drafts(trace, [request])
     scenario = fleet(
         requests={"trace": str(trace)},
         window={"name": "confidence", "eta": 0.5, "most": 5},

@@ -25,8 +25,8 @@ from papers.hat.split_requests import Drafts, accept_length, lengths, placed, wi
 from papers.hat.split_simulator import cloud_curve, simulate_split, split_path
 
 from disco.errors import ConfigurationError
-from disco.replay.pairs.pair_trace import FleetRequest
-from disco.speculate.chunks import equation3, prompt_s
+from disco.replay import DraftedRequest
+from disco.speculate import equation3, prompt_s
 
 
 class Made(SplitModel):
@@ -47,12 +47,12 @@ BUSY = replace(ALONE, pools=(DevicePool("x", 4, 1, 3), DevicePool("y", 2)), up=(
 NOTHING_RIGHT = bytes(1)
 
 
-def one_answer(fleet: SplitFleet, request: FleetRequest):
+def one_answer(fleet: SplitFleet, request: DraftedRequest):
     (answer,) = simulate_split(fleet, [request]).answers
     return answer
 
 
-def requests(count: int, output: int = 20, drafts: Drafts | float = Drafts(0.57)) -> list[FleetRequest]:  # noqa: B008
+def requests(count: int, output: int = 20, drafts: Drafts | float = Drafts(0.57)) -> list[DraftedRequest]:  # noqa: B008
     return with_drafts(lengths(200, 150, count, Random(1)), output, drafts, Random(2))
 
 
@@ -72,7 +72,7 @@ def test_ttft_of_one_device_alone_is_that_of_the_recursion(prompt, chunks, reply
     fleet = replace(
         ALONE, arm=SplitArm("a", chunks=chunks, reply=reply), pipeline=pipeline, up=(up_bps, up_bps)
     )
-    answer = one_answer(fleet, FleetRequest(prompt, 1, NOTHING_RIGHT))
+    answer = one_answer(fleet, DraftedRequest(prompt, 1, NOTHING_RIGHT))
     path = split_path(fleet, placed(fleet, [answer.request])[0], cloud_curve(MODEL))
     assert answer.path == replace(path, device_s=answer.path.device_s)
     if chunks == "equation3":
@@ -87,7 +87,7 @@ def test_ttft_of_one_device_alone_is_that_of_the_recursion(prompt, chunks, reply
 
 
 def test_a_token_without_drafts_takes_its_way_there_and_back():
-    answer = one_answer(ALONE, FleetRequest(50, 30, NOTHING_RIGHT))
+    answer = one_answer(ALONE, DraftedRequest(50, 30, NOTHING_RIGHT))
     states_s = 8192 / 5e6 + 8192 / 1e7
     assert answer.tbt_s == pytest.approx(0.004 + 2e-5 + states_s + 0.01 + 0.0201 + 0.002)
     assert len(answer.token_s) == 30
@@ -96,7 +96,7 @@ def test_a_token_without_drafts_takes_its_way_there_and_back():
 def test_a_round_with_drafts_adds_its_steps_and_rows():
     """Two tokens are drafted, the second one unsure; one is right."""
     arm = replace(ARMS["hat"], parallel=False)
-    request = FleetRequest(50, 41, bytes([1, 1, 0]), confidence=(0.5, 0.9, 0.3))
+    request = DraftedRequest(50, 41, bytes([1, 1, 0]), confidence=(0.5, 0.9, 0.3))
     answer = one_answer(replace(ALONE, arm=arm), request)
     states_s = 3 * (8192 / 5e6 + 8192 / 1e7)
     round_s = 2 * 0.006 + 0.004 + 2e-5 + states_s + 0.01 + 0.0203 + 0.002
@@ -109,18 +109,18 @@ def test_a_round_with_drafts_adds_its_steps_and_rows():
 
 def test_a_branch_that_was_guessed_saves_its_steps():
     """Where every branch is right, nothing is drafted after a verdict; where none is, all of it."""
-    request = FleetRequest(50, 60, bytes([0]), confidence=(0.5,))
+    request = DraftedRequest(50, 60, bytes([0]), confidence=(0.5,))
     arm = ARMS["hat"]
     never, always = (one_answer(replace(ALONE, arm=arm, branch_hits=hits), request) for hits in (0.0, 1.0))
     assert (never.hits, always.hits) == (0, 59)
     assert never.tbt_s - always.tbt_s == pytest.approx(0.006 * 58 / 59)
     # All right: the branch of the last token counts if it begins with the model's own.
-    right = FleetRequest(50, 60, bytes([1]), confidence=(0.5,))
+    right = DraftedRequest(50, 60, bytes([1]), confidence=(0.5,))
     assert one_answer(replace(ALONE, arm=arm, branch_hits=0.0), right).hits > 25
 
 
 def test_a_tree_sends_all_of_its_rows():
-    answer = one_answer(replace(ALONE, arm=ARMS["u_medusa"]), FleetRequest(50, 51, bytes([1])))
+    answer = one_answer(replace(ALONE, arm=ARMS["u_medusa"]), DraftedRequest(50, 51, bytes([1])))
     states_s = 8 * (8192 / 5e6 + 8192 / 1e7)
     assert answer.token_s[1] - answer.token_s[0] == pytest.approx(
         0.003 + 0.004 + 16e-5 + states_s + 0.01 + 0.0208 + 0.002
@@ -140,7 +140,7 @@ def test_prompts_that_fill_a_pass_each_wait_as_lindley_says():
         rtt_s=0.0,
         rate=0.8 / service_s,
     )
-    answers = simulate_split(fleet, [FleetRequest(100, 1, NOTHING_RIGHT)] * 1500).answers
+    answers = simulate_split(fleet, [DraftedRequest(100, 1, NOTHING_RIGHT)] * 1500).answers
     waits_s = [answer.ttft_s - service_s for answer in answers]
     wait_s = 0.0
     for (before, _), (answer, measured_s) in pairwise(zip(answers, waits_s, strict=True)):
@@ -231,4 +231,4 @@ def test_wrong_settings_are_refused():
         with pytest.raises(ConfigurationError, match=said):
             replace(ALONE, **wrong)
     with pytest.raises(ConfigurationError, match="two tokens"):
-        split_figures(simulate_split(ALONE, [FleetRequest(5, 1, NOTHING_RIGHT)]))
+        split_figures(simulate_split(ALONE, [DraftedRequest(5, 1, NOTHING_RIGHT)]))

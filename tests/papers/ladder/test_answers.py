@@ -1,14 +1,15 @@
 """Traces of free-text answers, and the judges that are compared on them."""
 
 import math
+from dataclasses import astuple
 
 import numpy as np
 import pytest
 from papers.ladder.answer_trace import AnswerRow, AnswerTrace, load_answer_trace, save_answer_trace
 from papers.ladder.judges import JUDGES, compare_judges, discriminate
-from papers.ladder.ladder_statistics import Z_95
 
 from disco.errors import ConfigurationError
+from disco.replay import Figure
 
 ROWS = (
     AnswerRow(0, 500, 130, 4, 12, 0.0, 0.0, False, "length", (-1.5, -0.25, -2.0)),
@@ -64,8 +65,8 @@ def test_the_area_counts_the_pairs_in_order():
     assert found.area == pytest.approx(np.mean(pairs))
     parts = np.reshape(pairs, (good.sum(), (~good).sum()))
     variance = parts.mean(axis=1).var() / good.sum() + parts.mean(axis=0).var() / (~good).sum()
-    assert found.interval().high - found.area == pytest.approx(Z_95 * math.sqrt(variance))
-    assert found.over(found) == (0.0, 0.0, 0.0)
+    assert found.interval().high - found.area == pytest.approx(1.959964 * math.sqrt(variance))
+    assert found.over(found) == Figure(0.0, 0.0, 0.0)
 
 
 def test_answers_of_one_group_count_as_one():
@@ -73,7 +74,7 @@ def test_answers_of_one_group_count_as_one():
     scores, good = made_scores()
     once = discriminate(scores, good, np.arange(len(scores)))
     twice = discriminate(np.repeat(scores, 2), np.repeat(good, 2), np.repeat(np.arange(len(scores)), 2))
-    assert twice.interval() == pytest.approx(once.interval())
+    assert astuple(twice.interval()) == pytest.approx(astuple(once.interval()))
 
 
 def test_judges_see_tokens_and_lengths():
@@ -85,9 +86,9 @@ def test_judges_see_tokens_and_lengths():
     figures = compare_judges(made())
     assert {one.judge for one in figures} == set(JUDGES)
     by_name = {one.judge: one for one in figures}
-    assert by_name["sum"].good.value == 1.0
-    assert by_name["short prompt"].good.value == 0.5
-    assert by_name["sum"].contains.value == 1.0
+    assert by_name["sum"].good.mean == 1.0
+    assert by_name["short prompt"].good.mean == 0.5
+    assert by_name["sum"].contains.mean == 1.0
     assert by_name["sum"].finished is None  # only one answer with tokens ended by itself
 
 

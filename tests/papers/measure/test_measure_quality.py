@@ -7,11 +7,11 @@ from papers.measure.__main__ import main
 from papers.measure.answer_scores import preference
 from papers.measure.mixed_answers import WrittenAnswer, cut_answer
 from papers.measure.quality_prompts import QualityPrompt, own_prompts, question_prompts
+from papers.model_argument import model_name
 from papers.quality.quality_trace import MEASURES, load_quality_trace
 from question_file import PARAGRAPHS, write_questions
 from scripted_server import chunk, scripted_server, sse, stream
 
-from disco.cli.model_argument import model_name
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.endpoints.openai_api import OpenAIEndpoint
 from disco.endpoints.openai_api.sdk_client import PlainClient

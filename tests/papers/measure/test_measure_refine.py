@@ -87,7 +87,7 @@ def test_wrong_options_are_refused(texts, tmp_path, capsys, options, says):
 
 
 def test_another_file_is_no_table(texts):
-    with pytest.raises(ConfigurationError, match="is no table"):
+    with pytest.raises(ConfigurationError, match="this is no trace of refined prompts"):
         load_refine_table(texts)
 
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from papers.ladder.ladder_statistics import Interval
-from papers.quality.quality_figures import eq7_of, group_bootstrap, quality_figures
+from papers.quality.quality_figures import eq7_of, quality_figures
 from papers.quality.quality_tables import quality_tables
 from papers.quality.quality_trace import (
     MEASURES,
@@ -17,6 +16,7 @@ from papers.quality.quality_trace import (
 from papers.quality.shipped import SHIPPED, shipped_tables, shipped_trace
 
 from disco.errors import ConfigurationError
+from disco.replay import Figure
 
 NUMBERS = st.floats(-1, 1)
 
@@ -40,21 +40,10 @@ def of_qualities(small, large, mixed, measure="f1"):
     return trace(rows)
 
 
-def test_groups_are_drawn_whole_and_columns_together():
-    groups = np.repeat(np.arange(40), 3)
-    effect = np.random.default_rng(1).normal(size=40)[groups]
-    values = np.column_stack([effect, effect + 0.5])
-    means, resampled = group_bootstrap(values, groups, resamples=4000)
-    assert means == pytest.approx(values.mean(axis=0))
-    # As if each group were one value: three equal ones say no more than one.
-    assert resampled[:, 0].std() == pytest.approx(effect[::3].std() / np.sqrt(40), rel=0.1)
-    assert np.ptp(resampled[:, 1] - resampled[:, 0]) < 1e-9
-
-
 @given(value=NUMBERS, gap=st.floats(0, 1), half=st.floats(0, 1))
 def test_the_verdict_says_where_the_mean_lies_and_whether_the_interval_agrees(value, gap, half):
-    lower = Interval(value, value - half, value + half)
-    higher = Interval(value - gap, value - gap - half, value - gap + half)
+    lower = Figure(value, value - half, value + half)
+    higher = Figure(value - gap, value - gap - half, value - gap + half)
     verdict = eq7_of(lower, higher)
     if verdict == "below":
         assert value + half < 0
@@ -74,12 +63,12 @@ def test_a_mixture_is_compared_with_both_models_the_right_way_round(measure, mix
     (one,) = figures.measures
     (cell,) = one.mixed
     assert (cell.eq7, cell.handed_over, one.prompts, one.groups) == (verdict, 1.0, 20, 10)
-    assert one.gap.value == pytest.approx(0.2)
-    assert cell.value.value == pytest.approx(mixed)
+    assert one.gap.mean == pytest.approx(0.2)
+    assert cell.value.mean == pytest.approx(mixed)
     sign = -1 if measure == "judge_nats" else 1
     worse, better = (0.6, 0.4) if sign < 0 else (0.4, 0.6)
-    assert cell.over_lower.value == pytest.approx(sign * (mixed - worse))
-    assert cell.over_higher.value == pytest.approx(sign * (mixed - better))
+    assert cell.over_lower.mean == pytest.approx(sign * (mixed - worse))
+    assert cell.over_higher.mean == pytest.approx(sign * (mixed - better))
     (every, shorter, longer) = figures.beginnings
     assert every.tokens == (4.0,) * 5
     assert (shorter.prompts, longer.prompts, every.equal) == (10, 10, 0.0)
@@ -107,7 +96,7 @@ def test_a_trace_is_read_as_it_was_written_and_another_file_is_refused(tmp_path)
     assert not rows[0].handed_over
     other = tmp_path / "o.csv"
     other.write_text("first,second\n")
-    with pytest.raises(ConfigurationError, match="python -m papers.measure quality"):
+    with pytest.raises(ConfigurationError, match=r"python -m papers\.measure quality"):
         load_quality_trace(other)
 
 
@@ -118,7 +107,7 @@ def test_the_shipped_traces_show_what_the_page_says():
     for measure in ("recall", "told_nats"):
         assert found[measure].gap.low > 0
         assert {cell.eq7 for cell in found[measure].mixed} <= {"holds", "within the interval"}
-    assert found["told_nats"].own[trace.large].value < found["told_nats"].nothing.value
+    assert found["told_nats"].own[trace.large].mean < found["told_nats"].nothing.mean
     assert {cell.cut for cell in found["recall"].mixed} == {4, 16, 40, 64, 80}
     tables = shipped_tables()
     assert len(tables) > len(SHIPPED)

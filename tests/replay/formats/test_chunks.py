@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from disco.errors import ConfigurationError
 from disco.replay.formats import read_chunks, read_trace, write_trace
-from disco.replay.formats.columns.trace_pieces import COLUMNS, join
+from disco.replay.formats.trace_pieces import COLUMNS, join
 from disco.replay.workload.trace import Gaps, Trace
 
 pa = pytest.importorskip("pyarrow")
@@ -94,8 +94,7 @@ def test_what_was_written_is_what_is_read(suffix, trace):
 @pytest.fixture
 def small_batches(monkeypatch):
     """What is read and written at once: 64 rows."""
-    for module in ("csv", "json", "parquet"):
-        monkeypatch.setattr(f"disco.replay.formats.sources.{module}_source.ROWS", 64)
+    monkeypatch.setattr("disco.replay.formats.files.ROWS", 64)
     monkeypatch.setattr("disco.replay.formats.writer._BATCH", 64)
 
 
@@ -201,7 +200,7 @@ def test_parquet_types_that_others_write(tmp_path):
     ("suffix", "n", "most"), [("csv", 15_000, 1_500_000), ("parquet", 600_000, 14_000_000)]
 )
 def test_memory_depends_on_the_chunk_and_not_on_the_file(tmp_path, suffix, n, most, monkeypatch):
-    monkeypatch.setattr("disco.replay.formats.sources.csv_source.ROWS", 512)
+    monkeypatch.setattr("disco.replay.formats.files.ROWS", 512)
     numbers, path = np.arange(n), tmp_path / f"x.{suffix}"
     columns = {"arrival_s": numbers / 1e6, "prompt_tokens": numbers % 97, "output_tokens": numbers % 97}
     write_trace(Trace.of(**columns, ttft_s=numbers / 1e6), path)

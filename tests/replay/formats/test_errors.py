@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from disco.errors import ConfigurationError
 from disco.replay.formats import read_chunks, read_trace, write_trace
-from disco.replay.formats.columns.trace_pieces import COLUMNS
 from disco.replay.formats.sources import text_files
+from disco.replay.formats.trace_pieces import COLUMNS
 from disco.replay.workload.trace import Trace
 
 HEADER = "arrival_s,prompt_tokens,output_tokens"
@@ -230,7 +230,7 @@ def test_unix_time_is_in_seconds(file, factor, unit):
 
 def test_a_feature_stays_of_one_kind_and_nothing_left_is_an_error_that_counts(file, monkeypatch):
     """Its type is that of the first batch, so that all chunks of a file have the same."""
-    monkeypatch.setattr("disco.replay.formats.sources.csv_source.ROWS", 64)
+    monkeypatch.setattr("disco.replay.formats.files.ROWS", 64)
     rows = "".join(f"{i},1,1,{i if i < 64 else 'x'}\n" for i in range(65))
     path = file("x.csv", f"{HEADER},client\n{rows}")
     assert "line 66, column client: 'x' is of another kind" in message(path)

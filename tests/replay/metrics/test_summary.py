@@ -17,8 +17,7 @@ from disco.errors import ConfigurationError
 from disco.playback import reader_metrics
 from disco.replay.metrics.outcome import Outcome, Reading
 from disco.replay.metrics.over_seeds import CDF_LEVELS, Figure, figure, figures_of, regret, summarise
-from disco.replay.metrics.per_seed import SeedFigures
-from disco.replay.metrics.running_tally import RELATIVE_ERROR, Sketch, Tally
+from disco.replay.metrics.per_seed import RELATIVE_ERROR, SeedFigures, Sketch, Tally
 
 NAN = math.nan
 

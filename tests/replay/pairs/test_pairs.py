@@ -22,7 +22,7 @@ from disco.endpoints.simulation.simulated_script import Fault
 from disco.errors import ConfigurationError, FailureKind
 from disco.profiles import Empirical
 from disco.replay.pairs import Pair
-from disco.replay.pairs.pair_trace import FleetRequest
+from disco.replay.pairs.draft_trace import DraftedRequest
 from disco.replay.stations import KnownTimes, Station, resolve_stations, simulate_stations
 from disco.replay.workload.trace import Trace
 from disco.session.records.route_record import RouteRecord
@@ -99,7 +99,7 @@ WINDOWS = st.one_of(st.integers(1, 12), st.sampled_from(["optimal", "dynamic", "
 @st.composite
 def pairs(draw: st.DrawFn) -> Pair:
     sequences = tuple(
-        FleetRequest(1, 1, accepts, confidence=draw(st.sampled_from([(0.9, 0.2), (0.5,), (0.9, 0.9, 0.3)])))
+        DraftedRequest(1, 1, accepts, confidence=draw(st.sampled_from([(0.9, 0.2), (0.5,), (0.9, 0.9, 0.3)])))
         for accepts in draw(st.lists(SEQUENCES, min_size=1, max_size=2))
     )
     return Pair(
@@ -205,7 +205,7 @@ def test_a_wait_at_the_server_is_a_part_of_its_own_time_per_token():
 def test_one_pair_is_as_fast_in_the_fleet_simulator():
     """The same sequence, times and window in both simulators; the fleet's drafter begins with the first token."""
     accepts = bytes((np.random.default_rng(5).random(1500) < 0.85).tolist())
-    request = FleetRequest(20, 1500, accepts)
+    request = DraftedRequest(20, 1500, accepts)
     for parallel in (1, 2):
         content = {
             "name": "one",

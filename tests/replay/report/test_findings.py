@@ -47,7 +47,7 @@ def test_the_finding_is_the_best_p99_within_the_cost_of_the_more_expensive_endpo
             "75 % less P99 TTFT and 8.00 times the cost."
         ),
         (
-            "An oracle that knows every TTFT in advance has 0.800 s at the same budget: 0.200 s (25 %) is the most "
+            "An oracle that knows every TTFT in advance has 0.800 s at the same budget: 0.200 s (20 %) is the most "
             "that could still be gained."
         ),
     ]

@@ -20,9 +20,8 @@ from disco.errors import ConfigurationError
 from disco.record.written import stretches
 from disco.replay.report import Report, terminal_tables, to_html, to_json
 from disco.replay.report.chart_style import styles
-from disco.replay.report.charts import figures
+from disco.replay.report.html_page import figures, timeline
 from disco.replay.report.report_data import bound, groups, line_names, pareto_front
-from disco.replay.report.timeline import timeline
 from disco.session.records.route_record import (
     AttemptRecord,
     LatencyRecord,

@@ -230,9 +230,16 @@ def test_what_cannot_be_predicted_is_refused(tmp_path, capsys):
         ([raced, "--fit-on", "1.5"], "--fit-on is a share of the recording above 0 and below 1"),
         ([raced, "--fit-on", alone], "has no first token of server"),
         ([raced, "--fit-on", "0.01"], "is no recording"),
-        ([raced, "--policy", "race"], "--policy does not apply to recorded routes as they were"),
     ):
         assert main(["replay", *map(str, options), "--as-recorded"]) != 0
         assert message in " ".join(capsys.readouterr().err.split()), options
-    assert main(["replay", str(raced), "--fit-on", "0.5"]) != 0
-    assert "it is for recorded routes as they were (--as-recorded)" in capsys.readouterr().err
+    for options, message in (
+        (
+            ["--as-recorded", "--policy", "race"],
+            "--policy does not apply to `disco replay FILE --as-recorded`",
+        ),
+        (["--fit-on", "0.5"], "it is for `disco replay FILE --as-recorded`"),
+    ):
+        with pytest.raises(SystemExit):
+            main(["replay", str(raced), *options])
+        assert message in capsys.readouterr().err

@@ -21,7 +21,7 @@ from disco.endpoints.simulation.simulated_script import Fault
 from disco.errors import ConfigurationError, FailureKind
 from disco.profiles import Lengths, load_device, load_lengths, load_server
 from disco.replay.formats import write_trace
-from disco.replay.metrics.running_tally import RELATIVE_ERROR
+from disco.replay.metrics.per_seed import RELATIVE_ERROR
 from disco.replay.sweeps.chunked_sweep import sweep_chunks
 from disco.replay.sweeps.executors import open_executor, run_all, share, shared_value
 from disco.replay.sweeps.sweep import errors_named, is_budgetless, run_sweep, sweep

@@ -1,0 +1,1 @@
+"""`disco replay`: what would have been, on a trace of requests or a recording."""

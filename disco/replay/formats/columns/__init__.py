@@ -1,1 +1,0 @@
-"""Conversion of batches to columns of a trace, with a check of every cell."""

@@ -1,1 +1,0 @@
-"""One adapter for each public kind of trace."""

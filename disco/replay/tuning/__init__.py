@@ -1,1 +1,0 @@
-"""Search for the preset that serves an objective best."""
