@@ -271,8 +271,9 @@ def test_a_mistake_is_one_clear_line(path, arguments, message, capsys):
     assert message in refused(capsys, *arguments.replace("TRACE", path).split())
 
 
-OF_FILE, OF_PRESETS, OF_VERDICTS, OF_SYNTHETIC = (
-    f"`disco replay {form}`" for form in ("FILE", "FILE --preset P", "FILE --verdicts", "synthetic")
+OF_FILE, OF_LIVED, OF_PRESETS, OF_VERDICTS, OF_SYNTHETIC = (
+    f"`disco replay {form}`"
+    for form in ("FILE", "FILE --as-recorded", "FILE --preset P", "FILE --verdicts", "synthetic")
 )
 
 
@@ -282,7 +283,7 @@ OF_FILE, OF_PRESETS, OF_VERDICTS, OF_SYNTHETIC = (
         ("replay x.csv --requests 3", f"--requests does not apply to {OF_FILE}; it is for {OF_SYNTHETIC}"),
         ("replay x.csv --lengths=x", f"--lengths does not apply to {OF_FILE}; it is for {OF_SYNTHETIC}"),
         ("replay synthetic --skip-invalid", f"does not apply to {OF_SYNTHETIC}; it is for {OF_FILE}"),
-        ("replay synthetic --preset cascade", f"does not apply to {OF_SYNTHETIC}; it is for {OF_PRESETS}"),
+        ("replay synthetic --preset cascade", f"it is for {OF_LIVED} and {OF_PRESETS}"),
         ("replay --verdicts r.jsonl --tail 0.1", f"does not apply to {OF_VERDICTS}; it is for {OF_FILE} and"),
         ("replay r.jsonl --verdicts --preset cascade", f"--verdicts does not apply to {OF_PRESETS}"),
         ("replay r.jsonl --preset=cascade --policy race", f"it is for {OF_FILE} and {OF_SYNTHETIC}\n"),

@@ -128,8 +128,8 @@ class _Scripts:
         tokens = {"prompt_tokens": prompt_tokens, "cached_tokens": cached_tokens}
         return script(profile, request, prefix, rng, endpoint=name, **tokens), prompt_tokens, cached_tokens
 
-    def read_tokens(self, endpoint: str, tokens: int, cached_tokens: int, worked_s: float) -> int:
-        return tokens
+    def charged(self, endpoint: str, tokens: int, cached_tokens: int, worked_s: float) -> tuple[int, int]:
+        return tokens, cached_tokens
 
 
 def _profile(*, fault: dict[str, Any] | None, **numbers: Any) -> SimulatedProfile:

@@ -138,8 +138,8 @@ class ProfileScripts:
         known = profile.mean_logp is not None
         return log_probabilities(profile, self.request, begin, end - begin) if known else None
 
-    def read_tokens(self, endpoint: str, tokens: int, cached_tokens: int, worked_s: float) -> int:
-        return tokens
+    def charged(self, endpoint: str, tokens: int, cached_tokens: int, worked_s: float) -> tuple[int, int]:
+        return tokens, cached_tokens
 
     def script(self, start: StartAttempt, *, kept: int | None) -> tuple[Iterator[Scripted], int, int]:
         prompt = self.prompt_tokens + start.prefix.tokens

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from disco.cli.command_parser import CommandParser, Form
+from disco.cli.replay.lived import add_of_lived
 from disco.cli.replay.policies import add_of_file, add_of_synthetic
 from disco.cli.replay.presets import add_of_presets
 from disco.cli.replay.situation import SYNTHETIC
@@ -14,6 +15,11 @@ __all__ = ["add"]
 
 FORMS: Final = {
     "": Form("FILE", add_of_file, "Policies and budgets on a trace, or on the routes that a client recorded"),
+    "--as-recorded": Form(
+        "FILE --as-recorded",
+        add_of_lived,
+        "A recording replayed as it was made, beside what was lived, with the errors",
+    ),
     "--preset": Form("FILE --preset P", add_of_presets, "Whole presets on recorded routes, beside what was"),
     "--verdicts": Form(
         "FILE --verdicts",

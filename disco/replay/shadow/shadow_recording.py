@@ -16,7 +16,15 @@ from disco.record.reading import records_of
 from disco.session.records.route_record import AttemptRecord, RouteRecord
 from disco.session.records.shadow_record import ABILITIES, PlanRecord, ShadowEndpoint
 
-__all__ = ["Seen", "ShadowRecording", "ShadowedAnswer", "candidate_of", "read_shadowed", "seen_in"]
+__all__ = [
+    "Seen",
+    "ShadowRecording",
+    "ShadowedAnswer",
+    "candidate_of",
+    "counted_tokens",
+    "read_shadowed",
+    "seen_in",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +39,8 @@ class Seen:
         read_tokens, cached_tokens: tokens of the prompt that it read before it wrote, and those in its cache.
         charged_tokens: tokens of the prompt that it was charged for when it was stopped before it wrote, those in its
             cache not counted; a server's are the ledger's estimate.
+        prompt_tokens: length of the prompt, as far as an endpoint counted it, else as dispatch estimated it.
+        others: attempts of the same client that it had not ended yet when this one started; 0 where nobody counted.
         cold: it had to load its model.
     """
 
@@ -41,6 +51,8 @@ class Seen:
     read_tokens: int = 0
     cached_tokens: int = 0
     charged_tokens: int = 0
+    prompt_tokens: int = 0
+    others: int = 0
     cold: bool = False
 
 
@@ -115,7 +127,7 @@ def read_shadowed(path: Path) -> ShadowRecording:
     records = 0
     for number, record in records_of(path, log):
         records += 1
-        shows = seen_in(one for one in record.attempts if one.begins)
+        shows = seen_in((one for one in record.attempts if one.begins), counted_tokens(record))
         seen.extend(shows.items())
         found = _answer(record, shows)
         if isinstance(found, str):
@@ -149,12 +161,11 @@ def _answer(record: RouteRecord, seen: Mapping[str, Seen]) -> ShadowedAnswer | s
         return "without a token"
     if any(one.failure is not None and one.tokens for one in record.attempts):
         return "an endpoint failed while it wrote"
-    counted = [one.prompt_tokens for one in record.attempts if one.kept_tokens and not one.prefix_chars]
     return ShadowedAnswer(
         preset=record.preset,
         shadow=shadow.preset,
         prompt_tokens=record.prompt_tokens,
-        billed_tokens=max(counted, default=0) or record.prompt_tokens,
+        billed_tokens=counted_tokens(record),
         answer_tokens=max(1, record.answer_tokens),
         max_tokens=record.max_tokens,
         real=shadow.real,
@@ -201,22 +212,42 @@ def candidate_of(of: ShadowEndpoint) -> Candidate:
     )
 
 
-def seen_in(attempts: Iterable[AttemptRecord]) -> dict[str, Seen]:
-    """Return what these attempts at one answer show of their endpoints; the first of each endpoint counts."""
+def counted_tokens(record: RouteRecord) -> int:
+    """Return the length of the prompt as the endpoint that wrote counted it, else as dispatch estimated it."""
+    counted = (one.prompt_tokens for one in record.attempts if one.kept_tokens and not one.prefix_chars)
+    return max(counted, default=0) or record.prompt_tokens
+
+
+def seen_in(
+    attempts: Iterable[AttemptRecord], prompt_tokens: int, *, from_turn: bool = False
+) -> dict[str, Seen]:
+    """Return what these attempts at one answer show of their endpoints; the first of each endpoint counts.
+
+    Args:
+        attempts: in order.
+        prompt_tokens: see `Seen`.
+        from_turn: times begin when an attempt has left its queue, and one that never left it shows none.
+    """
     found: dict[str, Seen] = {}
     for one in attempts:
         if one.endpoint in found:
             continue
-        until_s = None if one.ended_s is None else max(0.0, one.ended_s - one.started_s)
         wrote, failed = one.first_content_s is not None, one.failure is not None
+        begin_s = one.started_s
+        if from_turn and one.began_s is not None:
+            begin_s = one.began_s
+        until_s = None if one.ended_s is None else max(0.0, one.ended_s - begin_s)
+        if from_turn and not wrote and one.place == "device" and one.began_s is None:
+            until_s = None  # it only waited
         found[one.endpoint] = Seen(
-            ttft_s=None if one.first_content_s is None else max(0.0, one.first_content_s - one.started_s),
+            ttft_s=None if one.first_content_s is None else max(0.0, one.first_content_s - begin_s),
             over_s=None if wrote or failed else until_s,
             failed_s=until_s if failed else None,
             tpot_s=one.tpot_s,
             read_tokens=one.prompt_tokens - one.cached_tokens if wrote else 0,
-            cached_tokens=one.cached_tokens if wrote else 0,
+            cached_tokens=one.cached_tokens,
             charged_tokens=0 if wrote else one.prompt_tokens - one.cached_tokens,
+            prompt_tokens=prompt_tokens,
             cold=one.cold,
         )
     return found

@@ -232,9 +232,9 @@ class _Scripts:
         """See `virtual_driver.Scripts`."""
         return self._scripts.logp(endpoint, begin, end)
 
-    def read_tokens(self, endpoint: str, tokens: int, cached_tokens: int, worked_s: float) -> int:
+    def charged(self, endpoint: str, tokens: int, cached_tokens: int, worked_s: float) -> tuple[int, int]:
         """See `virtual_driver.Scripts`."""
-        return self._scripts.read_tokens(endpoint, tokens, cached_tokens, worked_s)
+        return self._scripts.charged(endpoint, tokens, cached_tokens, worked_s)
 
 
 def _play(

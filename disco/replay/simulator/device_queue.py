@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from math import inf
 from typing import Protocol
 
 __all__ = ["DeviceWorker", "SharedDevice"]
+
+_NEW_WEIGHT = 0.3  # of the newest answer in `turn_s`, as in a live client's statistics
 
 
 class DeviceWorker(Protocol):
@@ -46,13 +49,15 @@ class SharedDevice:
         "idle_unload_s",
         "load_s",
         "slots",
+        "turn_s",
     )
 
     def __init__(self, *, slots: int | None, load_s: float = 0.0, idle_unload_s: float | None = None) -> None:
         self.slots = slots
         self.load_s = load_s
         self.idle_unload_s = idle_unload_s
-        self._working: set[DeviceWorker] = set()
+        self.turn_s = 0.0  # how long an answer occupies a slot, as a live client learns it; 0: not known yet
+        self._working: dict[DeviceWorker, float] = {}  # since when
         self._waiting: deque[DeviceWorker] = deque()
         # Attempts whose prefill is still held by idle slots, oldest first.
         self._kept: deque[DeviceWorker] = deque()
@@ -66,6 +71,18 @@ class SharedDevice:
             and not self._working
             and now - self._idle_since_at > self.idle_unload_s
         )
+
+    @property
+    def works_on(self) -> int:
+        """How many attempts it works on."""
+        return len(self._working)
+
+    @property
+    def queue_s(self) -> float:
+        """How long an attempt that comes now is expected to wait for its turn, s."""
+        if self.slots is None or len(self._working) < self.slots:
+            return 0.0
+        return math.ceil((len(self._waiting) + 1) / self.slots) * self.turn_s
 
     def enter(self, worker: DeviceWorker, now: float) -> None:
         """Let the attempt begin now, or when its turn comes."""
@@ -85,7 +102,8 @@ class SharedDevice:
         if worker not in self._working:
             self._waiting.remove(worker)
             return
-        self._working.remove(worker)
+        busy_s = max(0.0, now - self._working.pop(worker))
+        self.turn_s += (_NEW_WEIGHT if self.turn_s else 1.0) * (busy_s - self.turn_s)
         if keeps:
             self._kept.append(worker)
         if self._waiting:
@@ -97,8 +115,9 @@ class SharedDevice:
         if self.is_cold(now):
             self._ready_at = now + self.load_s
             self._forget(len(self._kept))
-        self._working.add(worker)
-        worker.begin(max(now, self._ready_at))
+        at = max(now, self._ready_at)
+        self._working[worker] = at
+        worker.begin(at)
         if self.slots is not None and self._kept:
             # A player that goes on from its kept prefill works in the same slot.
             self._kept = deque(kept for kept in self._kept if kept.player is not worker.player)

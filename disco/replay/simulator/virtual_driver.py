@@ -128,10 +128,10 @@ class Playing:
         if isinstance(self.events, PairRounds):
             return self.events.usage(now - self.started_at)
         prompt_tokens, cached_tokens = self.prompt_tokens, self.cached_tokens
-        if not self.written and self.given is None:
-            endpoint, worked_s = self.start.endpoint, now - self.started_at
-            scripts = self.player.scripts
-            prompt_tokens = scripts.read_tokens(endpoint, prompt_tokens, cached_tokens, worked_s)
+        if self.given is None:
+            worked_s = math.inf if self.written else now - self.started_at
+            scripts, endpoint = self.player.scripts, self.start.endpoint
+            prompt_tokens, cached_tokens = scripts.charged(endpoint, prompt_tokens, cached_tokens, worked_s)
         return Usage(prompt_tokens, self.written, cached_tokens)
 
     def drafted(self, now: float) -> tuple[str, int] | None:
@@ -176,8 +176,15 @@ class Scripts(Protocol):
         """Return the log probabilities that the endpoint's model gives to these tokens of the answer; None: unknown."""
         ...
 
-    def read_tokens(self, endpoint: str, tokens: int, cached_tokens: int, worked_s: float) -> int:
-        """Return for how many of the tokens that it is to read an attempt is charged, if it stops before it writes."""
+    def charged(self, endpoint: str, tokens: int, cached_tokens: int, worked_s: float) -> tuple[int, int]:
+        """Return for how many tokens of its prompt an attempt is charged that stops before its end, and cached ones.
+
+        Args:
+            endpoint: its name.
+            tokens: of its prompt.
+            cached_tokens: those of them that it need not read.
+            worked_s: how long it has worked; infinity: it has written.
+        """
         ...
 
 

@@ -7,35 +7,36 @@ answers show, as for `disco shadow`. Attempts that failed are not replayed as fa
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from disco.candidate import Candidate
-from disco.cost import Phase
 from disco.dispatch.presets import Preset
 from disco.errors import ConfigurationError
 from disco.rates import Rates
 from disco.record.left_out import SkipLog, Skipped
 from disco.record.reading import records_of
 from disco.replay.formats.route_records import on_mains
-from disco.replay.shadow.shadow_recording import Seen, candidate_of, seen_in
+from disco.replay.shadow.shadow_recording import Seen, candidate_of, counted_tokens, seen_in
 from disco.replay.shadow.shadow_times import EndpointTimes
 from disco.replay.stations.station import DEFAULT_TPS, Station, key_of
+from disco.replay.stations.station_outcome import Came, came_of
 from disco.replay.stations.station_workload import KnownTimes, StationWorkload, resolve_stations
 from disco.replay.workload.trace import Trace
 from disco.session.records.route_record import AttemptRecord, JudgementRecord, RouteRecord
 
-__all__ = ["RecordedAnswer", "RecordedScore", "Recording", "read_recording"]
+__all__ = ["RecordedAnswer", "RecordedScore", "Recording", "read_halves", "read_recording"]
 
 _ABLE = ("parks", "pauses", "follows", "limits", "announces")  # what a model on this machine can do
-_TTFT_STREAM, _TPOT_STREAM, _SCORE_STREAM = (
-    41,
-    42,
-    43,
-)  # numbers of the draws; with the seed and the station's key
+# Numbers of the draws; with the seed and the station's key.
+_TTFT_STREAM, _TPOT_STREAM, _SCORE_STREAM, _CACHE_STREAM = 41, 42, 43, 44
+_GIVEN = {_TTFT_STREAM: 0, _TPOT_STREAM: 1}  # the place of each in `RecordedAnswer.levels`
+
+STRETCH = 50
+"""Answers in a row that are drawn together from a recording that others are fitted on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,36 +73,32 @@ class RecordedAnswer:
     """One answer: what was asked, what came of it, and what it shows of the endpoints.
 
     Attributes:
+        preset: name of the one that it was planned with.
         created_s: when it was asked for, Unix time, s.
-        prompt_tokens: as an endpoint counted them.
+        prompt_tokens: as dispatch estimated them.
+        counted: by endpoint that wrote, the same as it counted them.
         answer_tokens, max_tokens: length of the answer, and its limit.
         task: of its judgements; "" where there were none.
         seen: by endpoint, its times.
         lengths: by endpoint, the length of its own answer, where it wrote a whole one.
         scores: by endpoint.
-        ttft_s: of the first token as the reader got it, s.
-        bill_usd, policy_cost: what it cost; probes in the background left out.
-        winner: name of the endpoint whose content came first.
-        moves: how often another endpoint went on with it.
-        rose: a higher tier answered.
-        late_tokens: tokens that came after the reader's deadline.
+        came: what it came to.
+        levels: by endpoint, the quantiles in [0, 1) of its TTFT and of its time per token that count where it was not
+            measured; of others they are drawn.
     """
 
+    preset: str
     created_s: float
     prompt_tokens: int
+    counted: Mapping[str, int]
     answer_tokens: int
     max_tokens: int | None
     task: str
     seen: Mapping[str, Seen]
     lengths: Mapping[str, int]
     scores: Mapping[str, RecordedScore]
-    ttft_s: float
-    bill_usd: float
-    policy_cost: float
-    winner: str
-    moves: int
-    rose: bool
-    late_tokens: float
+    came: Came
+    levels: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,18 +110,27 @@ class Recording:
         left_out: those that cannot, by reason, and lines that are no records.
         candidates: by endpoint, what the last record that has it says of it, with its rates on mains.
         models: by endpoint, the model that its scores were kept for.
-        times: by endpoint that wrote at least one first token.
+        shown: by endpoint, what each attempt shows of it, those that went on with an answer included.
+        times: by endpoint that wrote at least one first token: what `shown` comes to.
+        scores: by endpoint, those of whole answers.
+        counts, told: by endpoint, the tokens of a prompt that it counts, and that it is charged for where it is stopped
+            before it says how many, each over what dispatch estimated.
         exchange_rate: λ of the last record, USD per 10⁶ FLOPs; None: older records do not say.
-        failed: attempts that failed.
+        failed, on_silence: attempts that failed, and that were started because another one was silent.
     """
 
     answers: tuple[RecordedAnswer, ...]
     left_out: Skipped
     candidates: Mapping[str, Candidate]
     models: Mapping[str, str]
+    shown: Mapping[str, Sequence[Seen]]
     times: Mapping[str, EndpointTimes]
+    scores: Mapping[str, Sequence[RecordedScore]]
+    counts: Mapping[str, float]
+    told: Mapping[str, float]
     exchange_rate: float | None
     failed: int
+    on_silence: int
 
     @property
     def never_seen(self) -> tuple[str, ...]:
@@ -134,8 +140,51 @@ class Recording:
     def unscored(self, stations: Sequence[Station]) -> tuple[str, ...]:
         """Return the stations below the highest tier none of whose answers has a score."""
         highest = max(station.rank for station in stations)
-        known = {name for answer in self.answers for name in answer.scores}
-        return tuple(s.name for s in stations if s.rank < highest and s.name not in known)
+        return tuple(s.name for s in stations if s.rank < highest and not self.scores.get(s.name))
+
+    def fitted_on(self, other: Recording, rng: np.random.Generator) -> Recording:
+        """Return these requests with all that is known of the endpoints from another recording, and nothing measured.
+
+        Prompts, lengths of answers, times of arrival and prices stay. Slow answers come together, and one endpoint may
+        be slow when another one is. So stretches of the other recording are drawn, in which each answer is as slow for
+        a prompt of its length as it was there.
+
+        Args:
+            other: of the same endpoints.
+            rng: draws the stretches.
+
+        Raises:
+            ConfigurationError: an endpoint that wrote here wrote no first token there.
+        """
+        lacks = sorted({one.came.winner for one in self.answers} - other.times.keys())
+        if lacks:
+            raise ConfigurationError(
+                f"the recording that the times are fitted on has no first token of {', '.join(lacks)}, so nothing is "
+                "known of its times. Fit on one that has some."
+            )
+        shown = [
+            {name: times.levels(one.seen.get(name, Seen()), rng) for name, times in other.times.items()}
+            for one in other.answers
+        ]
+        size = max(1, min(STRETCH, len(shown) // 4))
+        begins = rng.integers(0, len(shown), -(-len(self.answers) // size)).tolist()
+        levels = [shown[(begin + i) % len(shown)] for begin in begins for i in range(size)]
+        return replace(
+            self,
+            answers=tuple(
+                replace(one, seen={}, scores={}, levels=level)
+                for one, level in zip(self.answers, levels, strict=False)
+            ),
+            models={**other.models, **self.models},
+            times={name: other.times[name] for name in self.candidates if name in other.times},
+            scores=other.scores,
+            counts=other.counts,
+            told=other.told,
+        )
+
+    def of_preset(self, name: str) -> Recording:
+        """Return the answers that this preset planned."""
+        return replace(self, answers=tuple(one for one in self.answers if one.preset == name))
 
     def stations(self, preset: Preset) -> tuple[Station, ...]:
         """Return the endpoints, the energy of the user's own machines at the preset's exchange rate."""
@@ -163,6 +212,7 @@ class Recording:
             context_tokens=candidate.context_tokens,
             rank=candidate.rank,
             slots=1 if candidate.reach == "device" else None,
+            crowd=times.crowd,
             silence_s=candidate.silence_s,
             slow_start=candidate.slow_start,
             model=self.models.get(name, ""),
@@ -203,23 +253,52 @@ class Recording:
             drawn: list[float] = (
                 np.random.default_rng([seed, stream, key_of(name)]).random(len(answers)).tolist()
             )
+            if stream in _GIVEN:
+                given = [one.levels.get(name) for one in answers]
+                drawn = [
+                    u if one is None else one[_GIVEN[stream]] for u, one in zip(drawn, given, strict=True)
+                ]
             return drawn
 
         shown = [one.seen.get(name, Seen()) for one in answers]
+        counted = [self._counted(name, one) for one in answers]
+        cached = [
+            seen.cached_tokens if seen.ttft_s is not None else times.cached_tokens(tokens, level)
+            for seen, tokens, level in zip(shown, counted, levels(_CACHE_STREAM), strict=True)
+        ]
+        told = self.told.get(name, 1.0)
         usual_s = 1.0 / DEFAULT_TPS
         return KnownTimes(
             ttft_s=[
-                times.ttft_s(seen, one.prompt_tokens, level)
-                for seen, one, level in zip(shown, answers, levels(_TTFT_STREAM), strict=True)
+                times.ttft_s(seen, tokens, level, held)
+                for seen, tokens, level, held in zip(
+                    shown, counted, levels(_TTFT_STREAM), cached, strict=True
+                )
             ],
             tpot_s=[
                 times.tpot_s(seen, usual_s, level)
                 for seen, level in zip(shown, levels(_TPOT_STREAM), strict=True)
             ],
             answer_tokens=[one.lengths.get(name, one.answer_tokens) for one in answers],
-            cached_tokens=[seen.cached_tokens for seen in shown],
+            cached_tokens=cached,
+            prompt_tokens=counted,
+            told_tokens=[
+                seen.charged_tokens or round(told * one.prompt_tokens)
+                for seen, one in zip(shown, answers, strict=True)
+            ],
             logp=self._logp(name, levels(_SCORE_STREAM)),
         )
+
+    def _counted(self, name: str, answer: RecordedAnswer) -> int:
+        """Return the length of a prompt as this endpoint counts it: from its own count, another's, or the estimate."""
+        if name in answer.counted:
+            return answer.counted[name]
+        usual = self.counts.get(name)
+        for other, tokens in answer.counted.items():
+            if usual is not None and other in self.counts:
+                return round(tokens * usual / self.counts[other])
+            return tokens
+        return round(answer.prompt_tokens * (usual or 1.0))
 
     def _logp(self, name: str, levels: Sequence[float]) -> list[list[float]]:
         """Return log probabilities of each answer: as it was scored, else as another of this endpoint's answers was.
@@ -227,9 +306,7 @@ class Recording:
         Where no answer has a score, each is as sure as another: any share of them goes up that the preset wants.
         """
         found = [one.scores.get(name) for one in self.answers]
-        scored = sorted(
-            (one for one in found if one is not None and not one.early), key=lambda one: one.score
-        )
+        scored = self.scores.get(name, ())
 
         def drawn(level: float, tokens: int) -> RecordedScore:
             if not scored:
@@ -249,13 +326,30 @@ def read_recording(path: Path) -> Recording:
     Raises:
         ConfigurationError: the file cannot be read, is no recording, or no answer in it can be replayed.
     """
-    answers: list[RecordedAnswer] = []
     log = SkipLog(path)
+    return _recording(path, list(records_of(path, log)), log)
+
+
+def read_halves(path: Path, share: float) -> tuple[Recording, Recording]:
+    """Read the first share of a client's route records, by time, and the rest of them.
+
+    Raises:
+        ConfigurationError: as `read_recording`, also where one of the two has no answer that can be replayed.
+    """
+    log = SkipLog(path)
+    records = sorted(records_of(path, log), key=lambda one: one[1].created_s or 0.0)
+    cut = round(share * len(records))
+    return _recording(path, records[:cut], log), _recording(path, records[cut:], SkipLog(path))
+
+
+def _recording(path: Path, numbered: Sequence[tuple[int, RouteRecord]], log: SkipLog) -> Recording:
+    answers: list[RecordedAnswer] = []
     records: list[RouteRecord] = []
-    for number, line in records_of(path, log):
+    in_time = _InTime([record for _, record in numbered])
+    for number, line in numbered:
         record = on_mains(line)
         records.append(record)
-        found = _answer(record)
+        found = _answer(record, in_time)
         if isinstance(found, str):
             log.add(found, number)
         else:
@@ -269,8 +363,10 @@ def read_recording(path: Path) -> Recording:
     candidates = _candidates(records)
     shown: dict[str, list[Seen]] = {name: [] for name in candidates}
     for record in records:
-        for name, seen in seen_in(record.attempts).items():  # also of those that went on with an answer
+        # Also of those that went on with an answer.
+        for name, seen in in_time.seen(record, record.attempts).items():
             shown.setdefault(name, []).append(seen)
+    attempts = [(record, one) for record in records for one in record.attempts]
     return Recording(
         answers=tuple(sorted(answers, key=lambda one: one.created_s)),
         left_out=log.skipped,
@@ -281,17 +377,73 @@ def read_recording(path: Path) -> Recording:
             for one in record.judgements
             if one.model
         },
+        shown=shown,
         times={
             name: EndpointTimes.of(candidate, shown[name])
             for name, candidate in candidates.items()
             if any(seen.ttft_s is not None for seen in shown[name])
         },
+        scores={name: _scores(name, answers) for name in candidates},
+        counts=_ratios(
+            (one.endpoint, one.prompt_tokens, record.prompt_tokens)
+            for record, one in attempts
+            if one.kept_tokens and not one.prefix_chars
+        ),
+        told=_ratios(
+            (one.endpoint, one.prompt_tokens, record.prompt_tokens)
+            for record, one in attempts
+            if one.outcome == "lost" and one.place == "server" and not one.tokens and not one.prefix_chars
+        ),
         exchange_rate=next((r.exchange_rate for r in reversed(records) if r.exchange_rate), None),
-        failed=sum(one.failure is not None for record in records for one in record.attempts),
+        failed=sum(one.failure is not None for _, one in attempts),
+        on_silence=sum(one.role in ("hedge", "heir") for _, one in attempts),
     )
 
 
-def _answer(record: RouteRecord) -> RecordedAnswer | str:
+def _scores(name: str, answers: Sequence[RecordedAnswer]) -> list[RecordedScore]:
+    scored = (one.scores[name] for one in answers if name in one.scores)
+    return sorted((one for one in scored if not one.early), key=lambda one: one.score)
+
+
+def _ratios(counts: Iterable[tuple[str, int, int]]) -> dict[str, float]:
+    """Return by name the sum of the first numbers over that of the second, where both are known."""
+    sums: dict[str, list[int]] = {}
+    for name, counted, estimated in counts:
+        if counted and estimated:
+            both = sums.setdefault(name, [0, 0])
+            both[0] += counted
+            both[1] += estimated
+    return {name: counted / estimated for name, (counted, estimated) in sums.items()}
+
+
+class _InTime:
+    """What each endpoint had to do when, of all answers of a recording."""
+
+    def __init__(self, records: Sequence[RouteRecord]) -> None:
+        begins: dict[str, list[float]] = {}
+        ends: dict[str, list[float]] = {}
+        for record in records:
+            for one in record.attempts:
+                if record.created_s is not None and one.ended_s is not None:
+                    begins.setdefault(one.endpoint, []).append(record.created_s + one.started_s)
+                    ends.setdefault(one.endpoint, []).append(record.created_s + one.ended_s)
+        self._begins = {name: np.sort(times) for name, times in begins.items()}
+        self._ends = {name: np.sort(times) for name, times in ends.items()}
+
+    def seen(self, record: RouteRecord, attempts: Sequence[AttemptRecord]) -> dict[str, Seen]:
+        """Return what these attempts at an answer show, from when their turn came."""
+        found = seen_in(attempts, counted_tokens(record), from_turn=True)
+        for one in reversed(attempts):  # the first of each endpoint counts
+            if record.created_s is None or one.place == "device" or one.endpoint not in self._begins:
+                continue
+            at = record.created_s + one.started_s
+            begun = int(np.searchsorted(self._begins[one.endpoint], at, side="left"))
+            ended = int(np.searchsorted(self._ends[one.endpoint], at, side="right"))
+            found[one.endpoint] = replace(found[one.endpoint], others=max(begun - ended, 0))
+        return found
+
+
+def _answer(record: RouteRecord, in_time: _InTime) -> RecordedAnswer | str:
     """Return the answer; a reason where it cannot be replayed."""
     if record.created_s is None:
         return "made in virtual time"
@@ -299,24 +451,23 @@ def _answer(record: RouteRecord) -> RecordedAnswer | str:
         return "failed"
     if record.finish_reason == "cancelled":
         return "the reader left"
-    ttft_s = record.pace.ttft_released_s
-    if ttft_s is None or record.winner is None:
+    if record.pace.ttft_released_s is None or record.winner is None:
         return "without a token"
     whole = [one for one in record.attempts if not one.prefix_chars]
-    charges = [c for c in record.ledger.charges if c.phase is not Phase.PROBE]
     scores = {
         one.endpoint: _score(one, one.score, record.attempts[one.attempt])
         for one in record.judgements
         if one.score is not None and 0.0 < one.score <= 1.0
     }
     return RecordedAnswer(
+        preset=record.preset,
         created_s=record.created_s,
-        prompt_tokens=max((a.prompt_tokens for a in whole if a.kept_tokens), default=0)
-        or record.prompt_tokens,
+        prompt_tokens=record.prompt_tokens,
+        counted={a.endpoint: a.prompt_tokens for a in whole if a.kept_tokens and a.prompt_tokens},
         answer_tokens=max(1, record.answer_tokens),
         max_tokens=record.max_tokens,
         task=next((one.task for one in record.judgements), ""),
-        seen=seen_in(whole),
+        seen=in_time.seen(record, whole),
         lengths={
             a.endpoint: a.tokens
             for a in whole
@@ -324,13 +475,7 @@ def _answer(record: RouteRecord) -> RecordedAnswer | str:
             if not (a.endpoint in scores and scores[a.endpoint].early)
         },
         scores=scores,
-        ttft_s=ttft_s,
-        bill_usd=math.fsum(c.bill_usd for c in charges),
-        policy_cost=math.fsum(c.policy_cost for c in charges),
-        winner=record.winner,
-        moves=sum(m.outcome == "switched" and m.reason != "confidence" for m in record.migrations),
-        rose=any(one.outcome == "handed_up" for one in record.judgements),
-        late_tokens=float(record.pace.late_tokens),
+        came=came_of(record),
     )
 
 

@@ -18,11 +18,12 @@ from disco.replay.pairs.simulated_pair import Pair
 from disco.replay.stations.as_live import AsLive
 from disco.replay.stations.recorded_stations import Recording
 from disco.replay.stations.station import Station
+from disco.replay.stations.station_outcome import Came, came_of
 from disco.replay.stations.station_simulator import simulate_stations
 from disco.replay.verdicts import read_histories
 from disco.session.records.route_record import RouteRecord
 
-__all__ = ["PresetFigures", "as_it_was", "kept_histories", "replay_preset", "with_drafts"]
+__all__ = ["PresetFigures", "as_it_was", "kept_histories", "play", "replay_preset", "with_drafts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,54 +66,37 @@ class PresetFigures:
         }
 
 
-@dataclass(slots=True)
-class _Answers:
-    """What became of the requests of one run. Mutable: all."""
-
-    ttft_s: list[float]
-    bill_usd: float = 0.0
-    policy_cost: float = 0.0
-    moved: int = 0
-    rose: int = 0
-    late_tokens: float = 0.0
-
-    def figures(self, preset: str, requests: int, first: Mapping[str, float]) -> PresetFigures:
-        """Return the figures of so many requests."""
-        answers = len(self.ttft_s)
-        times_s = np.array(self.ttft_s or [math.nan])
-        p50_s, p90_s, p99_s = np.quantile(times_s, (0.5, 0.9, 0.99)).tolist()
-        each = max(answers, 1)
-        return PresetFigures(
-            preset=preset,
-            answers=answers,
-            unanswered=1.0 - answers / requests,
-            ttft_mean_s=float(times_s.mean()),
-            ttft_p50_s=p50_s,
-            ttft_p90_s=p90_s,
-            ttft_p99_s=p99_s,
-            bill_usd=self.bill_usd / requests,
-            policy_cost=self.policy_cost / requests,
-            first=first,
-            moved=self.moved / each,
-            rose=self.rose / each,
-            late_tokens=self.late_tokens / each,
-        )
-
-
 def as_it_was(recording: Recording) -> PresetFigures:
     """Return the figures of what was recorded."""
-    answers = recording.answers
-    was = _Answers(
-        [one.ttft_s for one in answers],
-        math.fsum(one.bill_usd for one in answers),
-        math.fsum(one.policy_cost for one in answers),
-        sum(one.moves > 0 for one in answers),
-        sum(one.rose for one in answers),
-        math.fsum(one.late_tokens for one in answers),
-    )
-    winners = [one.winner for one in answers]
-    first = {name: winners.count(name) / len(winners) for name in recording.candidates}
-    return was.figures("as it was", len(answers), first)
+    return _figures("as it was", [one.came for one in recording.answers], tuple(recording.candidates))
+
+
+def play(
+    recording: Recording,
+    preset: Preset,
+    *,
+    seed: int = 0,
+    max_tokens: int | None = None,
+    pair: Pair | None = None,
+    histories: HistoryStore | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Came | None]:
+    """Replay the requests of a recording once; return what each came to, None where no endpoint could answer.
+
+    See `replay_preset`.
+    """
+    stations = recording.stations(preset)
+    if pair is not None:
+        stations = with_drafts(stations, pair, preset)
+    workload = recording.workload(stations, seed=seed, max_tokens=max_tokens)
+    came: list[Came | None] = [None] * len(workload)
+
+    def note(row: int, record: RouteRecord) -> None:
+        came[row] = came_of(record)
+
+    as_live = AsLive(preset, histories, seed, recording.answers[0].created_s)
+    simulate_stations(workload, stations, as_live, on_record=note, progress=progress)
+    return came
 
 
 def replay_preset(
@@ -139,29 +123,43 @@ def replay_preset(
     Raises:
         ConfigurationError: the preset cannot be replayed, or an answer is too long.
     """
-    stations = recording.stations(preset)
-    if pair is not None:
-        stations = with_drafts(stations, pair, preset)
     found = []
     for seed in range(seeds):
-        workload = recording.workload(stations, seed=seed, max_tokens=max_tokens)
-        came = _Answers([])
-
-        def note(_row: int, record: RouteRecord, came: _Answers = came) -> None:
-            if record.pace.ttft_released_s is not None:
-                came.ttft_s.append(record.pace.ttft_released_s)
-            came.bill_usd += record.bill_usd
-            came.policy_cost += record.policy_cost
-            came.rose += any(one.outcome == "handed_up" for one in record.judgements)
-            came.moved += any(m.outcome == "switched" and m.reason != "confidence" for m in record.migrations)
-            came.late_tokens += record.pace.late_tokens
-
-        as_live = AsLive(preset, histories, seed, recording.answers[0].created_s)
-        out = simulate_stations(workload, stations, as_live, on_record=note, progress=progress)
-        begun = max(int((out.winner >= 0).sum()), 1)
-        first = {name: int((out.winner == i).sum()) / begun for i, name in enumerate(out.names)}
-        found.append(came.figures(preset.name, len(workload), first))
+        came = play(
+            recording,
+            preset,
+            seed=seed,
+            max_tokens=max_tokens,
+            pair=pair,
+            histories=histories,
+            progress=progress,
+        )
+        found.append(_figures(preset.name, came, tuple(recording.times)))
     return found[0] if seeds == 1 else _mean(found)
+
+
+def _figures(preset: str, came: Sequence[Came | None], names: Sequence[str]) -> PresetFigures:
+    """Return the figures of these requests; `names`: the endpoints."""
+    ended = [one for one in came if one is not None]
+    times_s = np.array([one.ttft_s for one in ended if not math.isnan(one.ttft_s)] or [math.nan])
+    p50_s, p90_s, p99_s = np.quantile(times_s, (0.5, 0.9, 0.99)).tolist()
+    winners = [one.winner for one in ended if one.winner]
+    answers = len(winners)
+    return PresetFigures(
+        preset=preset,
+        answers=answers,
+        unanswered=1.0 - answers / len(came),
+        ttft_mean_s=float(times_s.mean()),
+        ttft_p50_s=p50_s,
+        ttft_p90_s=p90_s,
+        ttft_p99_s=p99_s,
+        bill_usd=math.fsum(one.bill_usd for one in ended) / len(came),
+        policy_cost=math.fsum(one.policy_cost for one in ended) / len(came),
+        first={name: winners.count(name) / max(answers, 1) for name in names},
+        moved=sum(one.moves > 0 for one in ended) / max(answers, 1),
+        rose=sum(one.rose for one in ended) / max(answers, 1),
+        late_tokens=math.fsum(one.late_tokens for one in ended) / max(answers, 1),
+    )
 
 
 def kept_histories(path: Path) -> HistoryStore:

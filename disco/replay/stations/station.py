@@ -53,6 +53,8 @@ class Station:
         silence_s, slow_start: what is known of the endpoint's silences (`Candidate`); None: nothing, so that no other
             endpoint starts because this one is silent.
         slots: answers that the endpoint works on at once, others queue in order of arrival; None: no queue.
+        crowd: how many times as long its TTFT and a token take while it has 0, 1, ... other answers to write when an
+            attempt starts, and at last as many or more; empty: it does not matter.
         load_s: time to load the model; 0 if it needs none.
         idle_unload_s: the model is unloaded after this time without work, s, and is not loaded at the beginning; None:
             the model is always loaded.
@@ -82,6 +84,7 @@ class Station:
     silence_s: float | None = None
     slow_start: float | None = None
     slots: int | None = None
+    crowd: tuple[tuple[float, float], ...] = ()
     load_s: float = 0.0
     idle_unload_s: float | None = None
     fault: Fault | None = None
@@ -213,7 +216,7 @@ class Station:
     @property
     def queues(self) -> bool:
         """Whether one request at the endpoint can affect the next."""
-        return self.slots is not None or self.idle_unload_s is not None
+        return self.slots is not None or self.idle_unload_s is not None or bool(self.crowd)
 
     def device(self) -> SharedDevice | None:
         """Return the endpoint's queue at the beginning of a replay; None if requests do not affect each other."""

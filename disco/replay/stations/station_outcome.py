@@ -1,7 +1,8 @@
-"""The outcome of every request, by station."""
+"""The outcome of every request, by station; and of one answer, from its record."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -12,10 +13,56 @@ from disco.cost import Phase
 from disco.replay.metrics.outcome import Reading
 from disco.session.records.route_record import RouteRecord
 
-__all__ = ["StationOutcome"]
+__all__ = ["Came", "StationOutcome", "came_of"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Came:
+    """What one answer came to, live or in a replay.
+
+    Attributes:
+        ttft_s: of the first token as the reader got it, s; NaN where none came.
+        answer_tokens: length of the answer.
+        read_tokens, written_tokens: of all attempts, losers' included: tokens of prompts, those in a cache too, and
+            tokens of answers that were charged.
+        bill_usd, policy_cost: what it cost; probes in the background left out.
+        winner: name of the endpoint whose content came first; "" where none came.
+        moves: how often another endpoint went on with it.
+        rose: a higher tier answered.
+        late_tokens: tokens that came after the reader's deadline.
+    """
+
+    ttft_s: float
+    answer_tokens: int
+    read_tokens: int
+    written_tokens: int
+    bill_usd: float
+    policy_cost: float
+    winner: str
+    moves: int
+    rose: bool
+    late_tokens: float
+
+
+def came_of(record: RouteRecord) -> Came:
+    """Return what the answer of a record came to."""
+    charges = [one for one in record.ledger.charges if one.phase is not Phase.PROBE]
+    ttft_s = record.pace.ttft_released_s
+    return Came(
+        ttft_s=math.nan if ttft_s is None else ttft_s,
+        answer_tokens=record.answer_tokens,
+        read_tokens=sum(one.prompt_tokens for one in charges),
+        written_tokens=sum(one.completion_tokens for one in charges),
+        bill_usd=math.fsum(one.bill_usd for one in charges),
+        policy_cost=math.fsum(one.policy_cost for one in charges),
+        winner=record.winner or "",
+        moves=sum(one.outcome == "switched" and one.reason != "confidence" for one in record.migrations),
+        rose=any(one.outcome == "handed_up" for one in record.judgements),
+        late_tokens=float(record.pace.late_tokens),
+    )
 
 
 @dataclass(frozen=True, slots=True)

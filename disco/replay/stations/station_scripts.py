@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice, repeat
 from random import Random
@@ -15,6 +15,7 @@ from disco.events import Delta, Ended, Usage
 from disco.judging import best_label
 from disco.profiles import LinearFit
 from disco.replay.pairs.pair_rounds import Asked, PairRounds
+from disco.replay.simulator.device_queue import SharedDevice
 from disco.replay.stations.station import Station
 from disco.replay.stations.station_workload import StationWorkload
 from disco.request import Prefix
@@ -36,10 +37,15 @@ class Answers:
     """
 
     # Read only after the constructor.
-    __slots__ = ("classes", "columns", "limit_of", "prompt_tokens", "prose", "reads_as_live")
+    __slots__ = ("classes", "columns", "devices", "limit_of", "prompt_tokens", "prose", "reads_as_live")
 
     def __init__(
-        self, workload: StationWorkload, stations: Sequence[Station], *, reads_as_live: bool = False
+        self,
+        workload: StationWorkload,
+        stations: Sequence[Station],
+        *,
+        reads_as_live: bool = False,
+        devices: Mapping[str, SharedDevice] | None = None,
     ) -> None:
         """Take the columns of a workload.
 
@@ -48,8 +54,10 @@ class Answers:
             stations: in the workload's order.
             reads_as_live: a station with a line reports its reading where that is asked for, is charged only for what
                 it has read, and reads the last token of what it kept again.
+            devices: what each station works on, by name; needed where stations have a `crowd`.
         """
         self.reads_as_live = reads_as_live
+        self.devices: Mapping[str, SharedDevice] = devices or {}
         # Lists: reading a float from a list costs a tenth of reading it from an array.
         self.prompt_tokens: list[int] = workload.prompt_tokens.tolist()
         self.limit_of = workload.limit_of
@@ -79,6 +87,7 @@ class _Columns:
         "again",
         "answer_tokens",
         "cached_tokens",
+        "crowd",
         "drawn",
         "estimates",
         "fault",
@@ -88,14 +97,19 @@ class _Columns:
         "line",
         "logp",
         "pair",
+        "prompt_tokens",
         "split",
+        "told_tokens",
         "tpot_s",
         "trying",
         "ttft_s",
     )
 
     def __init__(self, workload: StationWorkload, station: Station, column: int) -> None:
-        cached = workload.cached_tokens
+        cached, counted, told = workload.cached_tokens, workload.counted_tokens, workload.told_tokens
+        lengths = workload.prompt_tokens if counted is None else counted[:, column]
+        self.prompt_tokens: list[int] = lengths.tolist()
+        self.told_tokens: list[int] | None = None if told is None else told[:, column].tolist()
         self.answer_tokens: list[int] = workload.answers_of(column).tolist()
         self.ttft_s: list[float] = workload.ttft_s[:, column].tolist()
         self.tpot_s: list[float] = workload.tpot_s[:, column].tolist()
@@ -105,6 +119,7 @@ class _Columns:
         self.logp = workload.logp.get(station.name)
         self.label_scores = workload.label_scores.get(station.name)
         self.again = workload.again[column]
+        self.crowd = station.crowd
         self.fault = station.fault
         self.pair = pair = station.pair
         self.split = station.split
@@ -136,13 +151,18 @@ class AnswerScripts:
         known = self._answers.columns[endpoint].logp
         return None if known is None else tuple(known[self._row][begin:end])
 
-    def read_tokens(self, endpoint: str, tokens: int, cached_tokens: int, worked_s: float) -> int:
+    def charged(self, endpoint: str, tokens: int, cached_tokens: int, worked_s: float) -> tuple[int, int]:
         """See `virtual_driver.Scripts`."""
-        line = self._answers.columns[endpoint].line
-        if line is None or not self._answers.reads_as_live or line.k_s_per_token <= 0.0:
-            return tokens
+        station, row = self._answers.columns[endpoint], self._row
+        line = station.line
+        if line is None:
+            if station.told_tokens is None:
+                return tokens, cached_tokens
+            return tokens - station.prompt_tokens[row] + station.told_tokens[row], 0
+        if not self._answers.reads_as_live or line.k_s_per_token <= 0.0 or worked_s == math.inf:
+            return tokens, cached_tokens
         done = (worked_s - line.c_s) / line.k_s_per_token
-        return min(tokens, cached_tokens + int(min(max(done, 0.0), tokens)))
+        return min(tokens, cached_tokens + int(min(max(done, 0.0), tokens))), cached_tokens
 
     def script(self, start: StartAttempt, *, kept: int | None) -> tuple[Iterator[Scripted], int, int]:
         """See `virtual_driver.Scripts`."""
@@ -150,13 +170,13 @@ class AnswerScripts:
         station = answers.columns[name]
         again = name in self._tried
         self._tried.add(name)
-        prompt_tokens = answers.prompt_tokens[row] + prefix.tokens
+        prompt_tokens = station.prompt_tokens[row] + prefix.tokens
         cached_tokens = 0
         if prefix or (kept is not None if station.line is not None else again):
             # The workload's time does not apply: compute it from the tokens left to read, or draw it.
             if station.line is not None:
                 if kept is not None:
-                    cached_tokens = answers.prompt_tokens[row] + min(kept, prefix.tokens)
+                    cached_tokens = station.prompt_tokens[row] + min(kept, prefix.tokens)
                     if answers.reads_as_live:
                         cached_tokens = min(cached_tokens, prompt_tokens - 1)
                 reads = station.line if station.split is None else station.split
@@ -168,6 +188,11 @@ class AnswerScripts:
             ttft_s = station.ttft_s[row]
             if station.cached_tokens is not None:
                 cached_tokens = station.cached_tokens[row]
+        tpot_s = station.tpot_s[row]
+        if station.crowd:  # the device counts this attempt, too
+            others = max(answers.devices[name].works_on - 1, 0)
+            slower, paced = station.crowd[min(others, len(station.crowd) - 1)]
+            ttft_s, tpot_s = ttft_s * slower, tpot_s * paced
         fault = station.fault
         if fault is not None:
             is_faulty = self._later(station).random() < fault.probability if again else station.faulty[row]
@@ -175,7 +200,7 @@ class AnswerScripts:
         if station.pair is not None and not start.wants & _NOT_IN_ROUNDS:
             rounds = self._rounds(station, start, ttft_s, fault, prompt_tokens, cached_tokens)
             return rounds, prompt_tokens, cached_tokens
-        gaps: Iterator[float] = repeat(station.tpot_s[row])
+        gaps: Iterator[float] = repeat(tpot_s)
         if station.gaps is not None:
             gaps = chain(station.gaps.of(row)[prefix.tokens :].tolist(), gaps)
         script = self._events(station, start, ttft_s, gaps, fault, prompt_tokens, cached_tokens)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -201,13 +202,15 @@ class _Replay:
             self.budget = planner if isinstance(planner, HoldsBudget) else None
         self.policy = policy
         self.setting = setting
-        self.answers = Answers(workload, self.stations, reads_as_live=self.live is not None)
         self.warm = tuple(station.candidate() for station in self.stations)
         self.cold = tuple(station.candidate(cold=True) for station in self.stations)
         self.by_name = {candidate.name: candidate for candidate in self.warm}
         self.devices: dict[str, SharedDevice] = {
             station.name: device for station in self.stations if (device := station.device()) is not None
         }
+        self.answers = Answers(
+            workload, self.stations, reads_as_live=self.live is not None, devices=self.devices
+        )
         self.pace, self.pace_tps = pace, None if pace is None else pace.tps
         fails = any(station.fault is not None for station in self.stations)
         self.timeouts = timeouts or (_SILENCES if fails else _NO_CLOCKS)
@@ -308,6 +311,13 @@ class _Replay:
             standing = tuple(
                 cold if cold.name in unloaded else warm
                 for warm, cold in zip(self.warm, self.cold, strict=True)
+            )
+        if self.live is not None:  # a live client knows what waits at its local model
+            standing = tuple(
+                replace(one, queue_s=device.queue_s)
+                if (device := self.devices.get(one.name)) is not None and device.queue_s > 0.0
+                else one
+                for one in standing
             )
         return standing if self.setting is None else self.setting(at, standing)
 

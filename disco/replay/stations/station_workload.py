@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -36,6 +37,9 @@ class KnownTimes:
         ttft_s, tpot_s: NaN where unknown.
         answer_tokens: lengths of the station's answers, if its model writes more or less than the trace says.
         cached_tokens: tokens of the prompt that the station need not read at its first attempt.
+        prompt_tokens: lengths of the prompts as the station counts them, if not as the trace says.
+        told_tokens: what the station is charged for a prompt if it is stopped before it reports its usage, and its TTFT
+            is no line: a client's estimate.
         gaps: times between tokens; they take precedence over `tpot_s`.
         logp: for each request, the log probability (natural) of each token of the station's answer, for a judge; of
             tokens behind the last one nothing is known, as where a server gives none.
@@ -46,6 +50,8 @@ class KnownTimes:
     tpot_s: ArrayLike | None = None
     answer_tokens: ArrayLike | None = None
     cached_tokens: ArrayLike | None = None
+    prompt_tokens: ArrayLike | None = None
+    told_tokens: ArrayLike | None = None
     gaps: Gaps | None = None
     logp: Sequence[Sequence[float]] | None = None
     label_scores: Sequence[Sequence[float]] | None = None
@@ -68,7 +74,12 @@ class StationWorkload:
         max_tokens: limit of every answer; None: no limit.
         limits: by request, the limit of its answer; empty: `max_tokens` is.
         gaps: times between tokens by station name, where they are known.
-        cached_tokens: tokens of the prompt that a station need not read at its first attempt; shape (n, k); None: none.
+        cached_tokens: tokens of the prompt that a station need not read at its first attempt; shape (n, k); None:
+            none.
+        counted_tokens: lengths of the prompts as each station counts them; shape (n, k); None: `prompt_tokens`, by
+            which plans are made.
+        told_tokens: what is charged for a prompt where no usage was reported, see `KnownTimes`; shape (n, k); None: all
+            of it.
         logp: log probabilities by station name, where they are known; see `KnownTimes`.
         classes: the texts of which each answer is one; empty: answers are free.
         label_scores: by station name, with classes for all stations; see `KnownTimes`.
@@ -86,6 +97,8 @@ class StationWorkload:
     max_tokens: int | None = None
     gaps: Mapping[str, Gaps] = field(default_factory=dict)
     cached_tokens: Ints | None = None
+    counted_tokens: Ints | None = None
+    told_tokens: Ints | None = None
     logp: Mapping[str, Sequence[Sequence[float]]] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
     label_scores: Mapping[str, Sequence[Sequence[float]]] = field(default_factory=dict)
@@ -106,11 +119,13 @@ class StationWorkload:
     def take(self, start: int, stop: int) -> StationWorkload:
         """Return requests `start` to `stop`. Draws after first attempts differ: they depend on the row number."""
         rows = slice(start, min(stop, len(self)))
+        columns: dict[str, Any] = {name: getattr(self, name) for name in (*_COLUMNS, *_OPTIONAL)}
+        for name, column in columns.items():
+            columns[name] = None if column is None else column[rows]
         return replace(
             self,
-            **{name: getattr(self, name)[rows] for name in _COLUMNS},
+            **columns,
             gaps={name: gaps.take(rows.start, rows.stop) for name, gaps in self.gaps.items()},
-            cached_tokens=None if self.cached_tokens is None else self.cached_tokens[rows],
             logp={name: logp[rows] for name, logp in self.logp.items()},
             label_scores={name: scores[rows] for name, scores in self.label_scores.items()},
             tasks=self.tasks[rows],
@@ -128,7 +143,7 @@ class StationWorkload:
             raise ConfigurationError("a workload needs at least one request")
         if len(self.again) != k:
             raise ConfigurationError(f"{len(self.again)} streams do not fit {k} stations")
-        wide, narrow = ("ttft_s", "tpot_s", "faulty", "cached_tokens"), ("arrival_s", "prompt_tokens")
+        wide, narrow = ("ttft_s", "tpot_s", "faulty", *_OPTIONAL), ("arrival_s", "prompt_tokens")
         for column in (*narrow, *wide, "answer_tokens"):
             values = getattr(self, column)
             if values is None:
@@ -176,6 +191,7 @@ class StationWorkload:
 
 
 _COLUMNS = ("arrival_s", "prompt_tokens", "answer_tokens", "ttft_s", "tpot_s", "faulty")
+_OPTIONAL = ("cached_tokens", "counted_tokens", "told_tokens")
 
 
 def resolve_stations(
@@ -214,7 +230,7 @@ def resolve_stations(
             raise ConfigurationError(f"no station is called {name!r}. {nearest(name, names)}")
     n = len(trace)
     columns = [_Column(station, known.get(station.name, KnownTimes()), trace, seed) for station in stations]
-    own = [column.answer_tokens() for column in columns]
+    own = [column.tokens("answer_tokens") for column in columns]
     shared = all(tokens is None for tokens in own)
     lengths = (
         trace.output_tokens
@@ -224,8 +240,10 @@ def resolve_stations(
     answer_tokens = np.maximum(lengths, 1)
     if max_tokens is not None:
         answer_tokens = np.minimum(answer_tokens, max_tokens)
-    cached = [column.cached_tokens() for column in columns]
-    nothing = np.zeros(n, dtype=np.int64)
+    counted = _wide([column.tokens("prompt_tokens") for column in columns], trace.prompt_tokens)
+    lengths_read = trace.prompt_tokens[:, None] if counted is None else counted
+    cached = _wide([column.tokens("cached_tokens") for column in columns], np.zeros(n, dtype=np.int64))
+    told = _wide([column.tokens("told_tokens") for column in columns], trace.prompt_tokens)
     workload = StationWorkload(
         names=names,
         arrival_s=trace.arrival_s,
@@ -243,16 +261,19 @@ def resolve_stations(
             name: times.label_scores for name, times in known.items() if times.label_scores is not None
         },
         tasks=tasks,
-        cached_tokens=(
-            None
-            if all(tokens is None for tokens in cached)
-            else np.stack(
-                [nothing if t is None else np.minimum(t, trace.prompt_tokens) for t in cached], axis=1
-            )
-        ),
+        cached_tokens=None if cached is None else np.minimum(cached, lengths_read),
+        counted_tokens=counted,
+        told_tokens=told,
     )
     workload.check()
     return workload
+
+
+def _wide(columns: Sequence[Ints | None], usual: Ints) -> Ints | None:
+    """Return the stations' columns side by side, `usual` where a station has none; None where none has."""
+    if all(column is None for column in columns):
+        return None
+    return np.stack([usual if column is None else column for column in columns], axis=1)
 
 
 def first_token_times(
@@ -322,12 +343,6 @@ class _Column:
             return np.zeros(len(self.trace), dtype=np.bool_)
         return self._rng(_FAULT_STREAM).random(len(self.trace)) < fault.probability
 
-    def answer_tokens(self) -> Ints | None:
-        return self._tokens("answer_tokens", self.known.answer_tokens)
-
-    def cached_tokens(self) -> Ints | None:
-        return self._tokens("cached_tokens", self.known.cached_tokens)
-
     def _rng(self, stream: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, stream, key_of(self.station.name)])
 
@@ -339,7 +354,8 @@ class _Column:
         self._check_shape(column, values.shape)
         return values
 
-    def _tokens(self, column: str, known: ArrayLike | None) -> Ints | None:
+    def tokens(self, column: str) -> Ints | None:
+        known = getattr(self.known, column)
         if known is None:
             return None
         values = np.asarray(known, dtype=np.int64)
