@@ -9,7 +9,6 @@ Needs: pip install "disco-llm[demo]"; or without a compiler: pip install "disco-
 
 import asyncio
 import sys
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -165,6 +164,5 @@ async def main(middle: ModelServer, server: ModelServer, file: str | None) -> in
 
 
 if __name__ == "__main__":
-    with ExitStack() as stack:
-        servers = [stack.enter_context(ModelServer(MODEL, logprobs=logprobs)) for logprobs in (True, False)]
-        sys.exit(asyncio.run(main(*servers, sys.argv[1] if sys.argv[1:] else None)))
+    with ModelServer(MODEL, logprobs=True) as middle, ModelServer(MODEL, logprobs=False) as top:
+        sys.exit(asyncio.run(main(middle, top, sys.argv[1] if sys.argv[1:] else None)))

@@ -93,7 +93,7 @@ def compare(drafted: Answer, alone: Answer) -> int:
 
 async def main(draft: Path, base_url: str, key: str, file: str | None) -> int:
     async with (
-        shape(urlsplit(base_url).port, delay=ROUND_TRIP_S) as far,
+        shape(urlsplit(base_url).port or 80, delay=ROUND_TRIP_S) as far,
         AsyncDisco(
             local=draft,
             preset=load_preset(SERVER_ONLY),
