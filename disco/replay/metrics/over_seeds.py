@@ -5,7 +5,6 @@ docs/reference/metrics.md has every definition with symbol and formula.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from statistics import fmean
@@ -14,6 +13,7 @@ from typing import Any
 from disco.errors import ConfigurationError
 from disco.replay.metrics.intervals import Figure, figure
 from disco.replay.metrics.per_seed import CDF_LEVELS, ReadingFigures, SeedFigures, figures_of
+from disco.replay.metrics.plain_numbers import plain
 from disco.replay.workload.scenario import Arm
 
 __all__ = [
@@ -90,8 +90,8 @@ class Summary:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers, ready for JSON; an unknown number (NaN) is None."""
-        plain: dict[str, Any] = _plain(asdict(self))
-        return plain
+        found: dict[str, Any] = plain(asdict(self))
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +119,8 @@ class Cell:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers and names, ready for JSON; an unknown number (NaN) is None."""
-        plain: dict[str, Any] = _plain(asdict(self))
-        return plain
+        found: dict[str, Any] = plain(asdict(self))
+        return found
 
 
 def summarise(figures: Sequence[SeedFigures]) -> Summary:
@@ -180,13 +180,3 @@ def _reading(seeds: Sequence[ReadingFigures | None]) -> ReadingSummary | None:
 
 
 _FIGURES = tuple(f.name for f in fields(Summary) if f.type == "Figure")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value

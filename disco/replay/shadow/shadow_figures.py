@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from disco.replay.metrics.intervals import Figure, percentile_interval
+from disco.replay.metrics.plain_numbers import plain
 from disco.replay.shadow.shadow_recording import ShadowedAnswer
 from disco.replay.shadow.shadow_runs import Played, ShadowRuns
 from disco.session.records.shadow_record import BASES, Basis, differing
@@ -92,8 +93,8 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers and names, ready for JSON; an unknown number (NaN) is None."""
-        plain: dict[str, Any] = _plain(asdict(self))
-        return plain
+        found: dict[str, Any] = plain(asdict(self))
+        return found
 
 
 def compare(runs: ShadowRuns, *, seed: int, resamples: int = RESAMPLES) -> list[Comparison]:
@@ -280,13 +281,3 @@ def _ratio(would: float, spent: float) -> float:
 
 def _shares(bases: Sequence[Basis]) -> dict[Basis, float]:
     return {basis: bases.count(basis) / len(bases) for basis in BASES}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float):
-        return float(value) if np.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value

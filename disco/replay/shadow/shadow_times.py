@@ -94,7 +94,7 @@ class EndpointTimes:
         kept = [float(one.cached_tokens) for one in warm]
         cached = Empirical.from_samples(kept) if kept else None
         if candidate.place != "device":
-            if len(warm) < FEWEST_STARTS:
+            if len(warm) < FEWEST_STARTS and (_is_believed(candidate) or not warm):
                 return cls(None, _believed(candidate), tpot, learnt=False, cached=cached, crowd=crowd)
             usual = _Usual(by_length)
             ratio = usual.estimated(warm, lost)
@@ -102,7 +102,7 @@ class EndpointTimes:
             learnt, bands = len(warm) >= ENOUGH_STARTS, usual.bands(warm, lost)
             return cls(None, ttft, tpot, learnt, bands, cached, crowd, by_length, ratio)
         known = [one for one in warm if one.read_tokens > 0]
-        if len(known) < FEWEST_STARTS:
+        if len(known) < FEWEST_STARTS and (_is_believed(candidate) or not known):
             k = 0.0 if math.isinf(candidate.prefill_tps) else 1.0 / candidate.prefill_tps
             line = LinearFit(max(k, 1.0 / _STEEPEST_TPS), candidate.overhead_s, r2=0.0, n=0)
             return cls(line, Empirical.from_samples([1.0]), tpot, learnt=False, cached=cached)
@@ -203,6 +203,11 @@ def _level(of: Empirical, value: float, drawn: float) -> float:
     """Return a level at which the distribution has this value."""
     low, high = float(of.cdf(value * (1.0 - 1e-9))), float(of.cdf(value * (1.0 + 1e-9)))
     return low + (high - low) * drawn
+
+
+def _is_believed(candidate: Candidate) -> bool:
+    """Whether the client planned with a time to first token at all: 0 s is none, and one that was seen says more."""
+    return bool(candidate.ttft_quantiles or candidate.overhead_s or math.isfinite(candidate.prefill_tps))
 
 
 def _believed(candidate: Candidate) -> Empirical:

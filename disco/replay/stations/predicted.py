@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from disco.dispatch.presets import Preset
 from disco.judging import HistoryStore
 from disco.replay.metrics.intervals import Figure, percentile_interval
+from disco.replay.metrics.plain_numbers import plain
 from disco.replay.pairs.simulated_pair import Pair
 from disco.replay.stations.recorded_stations import Recording
 from disco.replay.stations.replayed_presets import play
@@ -73,8 +74,8 @@ class Prediction:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers and names, ready for JSON; an unknown number (NaN) is None."""
-        plain: dict[str, Any] = _plain(asdict(self))
-        return plain
+        found: dict[str, Any] = plain(asdict(self))
+        return found
 
 
 def predict(
@@ -202,13 +203,3 @@ def _beside(
     drawn = [error(figure(predicted[draw, rows]), figure(lived[0, rows])) for rows, draw in resampled]
     known = [one for one in drawn if not math.isnan(one)]  # a resample may have no answer that cost something
     return Beside(name, was, would, percentile_interval(error(would, was), known or [math.nan]), of)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 
 import pytest
 from lived import Asked, Side, live
@@ -143,3 +144,12 @@ def test_a_verdict_before_the_end_comes_again_at_its_token(tmp_path):
     early = [one.judgements[0].tokens < one.attempts[0].tokens for one in records if one.judgements]
     assert any(early)
     assert same >= 0.9 * len(records)
+
+
+def test_a_tier_that_began_few_answers_has_the_times_it_was_seen_with(tmp_path):
+    """The client had planned with no time at all, and a first word after 0 s would be nobody's."""
+    recorded = Path(__file__).parents[3] / "docs" / "pictures" / "records" / "cascade.jsonl"
+    out = tmp_path / "out.json"
+    assert main(["replay", str(recorded), "--preset", "server-first", "--json", str(out)]) == 0
+    firsts = [row["ttft_p50_s"] for row in json.loads(out.read_text())["presets"]]
+    assert all(first > 0.1 for first in firsts)
