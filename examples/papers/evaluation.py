@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any, Final
 
 from disco.replay import Table, open_executor
-from papers.terminal import Screen, check_output, screen_beside, write
+from papers.terminal import Screen, check_output, run_command, screen_beside, write
 
 __all__ = ["UNKNOWN", "evaluate", "options", "print_tables"]
 
@@ -37,6 +37,39 @@ def options(name: str, about: str, *, page: bool = True, processes: bool = True)
         parser.add_argument("--jobs", type=int, metavar="N", help="processes (default: one per core)")
         parser.add_argument("--scheduler", metavar="ADDRESS", help="use the workers of this Dask scheduler")
     return parser
+
+
+def command(
+    argv: Sequence[str] | None,
+    name: str,
+    about: str,
+    run: Callable[..., Any],
+    tables: Callable[[Any], Iterable[Table]],
+    page: Callable[[Any], str],
+    *,
+    quick: Mapping[str, Any],
+    runs: str | None = None,
+) -> int:
+    """Run an evaluation that takes no options of its own, and return the exit status.
+
+    Args:
+        argv: the arguments; None: those of the process.
+        name: see `options`.
+        about: see `options`.
+        run: see `evaluate`.
+        tables: see `evaluate`.
+        page: see `evaluate`.
+        quick: how much is run with --quick.
+        runs: what --runs counts, in words; None: there is no such option.
+    """
+    parser = options(name, about)
+    if runs is not None:
+        parser.add_argument("--runs", type=int, metavar="N", help=runs)
+    arguments = parser.parse_args(argv)
+    amount = dict(quick) if arguments.quick else {}
+    if runs is not None and arguments.runs is not None:
+        amount["runs"] = arguments.runs
+    return run_command(lambda: evaluate(arguments, run, tables, page, amount=amount))
 
 
 def evaluate(

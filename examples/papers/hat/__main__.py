@@ -1,4 +1,4 @@
-"""`python -m papers.hat`: The HAT paper's evaluation: its figures beside ours."""
+"""`python -m papers.hat`: the HAT paper's evaluation: its figures beside ours."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from papers.evaluation import evaluate, options
+from papers.evaluation import command
 from papers.hat import hat_page, hat_tables, run_hat
-from papers.terminal import run_command
 
 __all__ = ["main"]
 
@@ -17,13 +16,10 @@ QUICK: dict[str, Any] = {"share": 0.25}
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the evaluation and return the exit status."""
-    parser = options("hat", "The HAT paper's evaluation: its figures beside ours.")
-    parser.add_argument("--runs", type=int, metavar="N", help="runs per cell (default: 1)")
-    arguments = parser.parse_args(argv)
-    amount = dict(QUICK) if arguments.quick else {}
-    if arguments.runs is not None:
-        amount["runs"] = arguments.runs
-    return run_command(lambda: evaluate(arguments, run_hat, hat_tables, hat_page, amount=amount))
+    about = "The HAT paper's evaluation: its figures beside ours."
+    return command(
+        argv, "hat", about, run_hat, hat_tables, hat_page, quick=QUICK, runs="runs per cell (default: 1)"
+    )
 
 
 if __name__ == "__main__":
