@@ -28,7 +28,7 @@ _LAYERS = 2
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the options of `disco adapter`."""
-    subcommands = parser.add_subparsers(required=True, metavar="WHAT")
+    subcommands = parser.add_subparsers(required=True)
     train = subcommands.add_parser(
         "train",
         help="train an adapter on the model's own answers",

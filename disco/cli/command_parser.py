@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -60,8 +61,16 @@ class CommandParser(argparse.ArgumentParser):
             args = self._with_form(args)
         known, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            self.error(self._of_another_form(unknown[0]) or f"unrecognized arguments: {' '.join(unknown)}")
+            unknown_to_all = f"unrecognized arguments: {' '.join(unknown)}{self._meant(unknown[0])}"
+            self.error(self._of_another_form(unknown[0]) or unknown_to_all)
         return known, unknown
+
+    def _meant(self, argument: str) -> str:
+        """Return a question that suggests the option nearest to a mistyped one; empty if none is near."""
+        near = difflib.get_close_matches(
+            argument.partition("=")[0], self._option_string_actions, n=1, cutoff=0.75
+        )
+        return f". Did you mean {near[0]}?" if near else ""
 
     def _options(self) -> list[str]:
         return [mark for mark in self._forms if mark.startswith("-")]
@@ -69,8 +78,12 @@ class CommandParser(argparse.ArgumentParser):
     def _with_form(self, arguments: Sequence[str]) -> list[str]:
         """Return the arguments behind the name of the form that they ask for."""
         word, *rest = arguments
-        if word in self._forms and word not in self._options():
+        words = self._forms.keys() - {"", *self._options()}
+        if word in words:
             return [self._forms[word].typed, *rest]
+        if word.startswith("-") and (late := next((each for each in rest if each in words), None)):
+            rest.remove(late)
+            self.error(f"`{late}` stands before all options: {self.prog} {late} {' '.join([word, *rest])}")
         given = {argument.partition("=")[0] for argument in arguments}
         mark = next((option for option in self._options() if option in given), "")
         return [self._forms[mark].typed, *arguments]

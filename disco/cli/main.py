@@ -6,6 +6,7 @@ Each command has its own module, which is loaded when the command is chosen, and
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import platform
 import sys
@@ -54,10 +55,25 @@ Of the module, `add(parser)` adds the options, with `run(screen, arguments)` as 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status (2 for a user's mistake, 130 after Ctrl-C)."""
+    try:
+        return _run(sys.argv[1:] if argv is None else argv)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader of our output has closed the pipe
+        sys.stdout = None  # so that the interpreter does not try to flush it
+        return 141
+    except MemoryError as error:
+        return _refused(f"this takes more memory than there is ({error}). Ask for less.")
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        return _refused(f"the disk is full ({error.strerror}). Make room, or write elsewhere.")
+
+
+def _run(argv: Sequence[str]) -> int:
     # A pipe on Windows takes few characters, and an answer may hold any: those that it does not take become "?".
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="replace")
-    argv = sys.argv[1:] if argv is None else argv
     arguments = _parser(argv[:1]).parse_args(argv)
 
     import anyio  # noqa: PLC0415 - `disco --help` is quick without these
@@ -78,17 +94,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             else run(screen, arguments)
         )
         return status
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:  # the reader of our output has closed the pipe
-        sys.stdout = None  # so that the interpreter does not try to flush it
-        return 141
-    except MemoryError as error:
-        print(f"disco: this takes more memory than there is ({error}). Ask for less.", file=sys.stderr)
-        return 2
     except OpenAIError as error:
-        print(f"disco: {printable(str(error))}", file=sys.stderr)  # it may quote a stranger's file
-        return 2
+        return _refused(printable(str(error)))  # it may quote a stranger's file
+
+
+def _refused(why: str) -> int:
+    print(f"disco: {why}", file=sys.stderr)
+    return 2
 
 
 def _parser(loaded: Collection[str] = tuple(COMMANDS)) -> CommandParser:

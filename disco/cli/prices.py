@@ -24,7 +24,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Add the options of `disco prices`."""
     parser.description = "The shipped prices, and yours in front of them (docs/how-to/prices.md)."
     parser.set_defaults(run=run_list, words=[], tokens=(500, 300))
-    subcommands = parser.add_subparsers(metavar="WHAT")
+    subcommands = parser.add_subparsers()
     listed = subcommands.add_parser("list", help="all prices, or those with a word in their name")
     listed.add_argument(
         "words", nargs="*", metavar="WORD", help="parts of the model's or the provider's name"

@@ -35,7 +35,7 @@ _HEADER = b"SQLite format 3\0"
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the options of `disco state`."""
-    subcommands = parser.add_subparsers(required=True, metavar="WHAT")
+    subcommands = parser.add_subparsers(required=True)
     show = subcommands.add_parser("show", help="what is known of each endpoint and model, and since when")
     show.set_defaults(run=run_show)
     exported = subcommands.add_parser("export", help="everything that is learnt, as JSON")

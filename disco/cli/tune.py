@@ -24,6 +24,7 @@ from disco.cli.replay.situation import (
 from disco.cli.shared_options import check_least
 from disco.errors import ConfigurationError
 from disco.replay.report.advice import Came, advice, came_table, measured, too_little
+from disco.replay.report.findings import SAME_S
 from disco.replay.sweeps.executors import open_executor
 from disco.replay.tuning import (
     OBJECTIVES,
@@ -186,6 +187,9 @@ def _show(screen: Screen, tuned: Tuned) -> None:
     requests = f"{plural(reference.requests, 'request')}, token by token"
     screen.table(f"The best of {tuned.searched} settings, {requests}", header, rows)
     screen.line(_summary(tuned), style="bold")
+    later_s = tuned.chosen.ttft_p99_s - reference.ttft_p99_s
+    if later_s > SAME_S:
+        screen.line(f"It is slower than the server alone: its P99 of TTFT is {later_s:.2f} s longer.", style="bold")
 
 
 def _row(name: str, trial: Trial, reference: Trial) -> tuple[str, ...]:

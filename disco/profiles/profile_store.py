@@ -217,7 +217,7 @@ def _of_kind(name: str | os.PathLike[str], wanted: type[_P], kind: Kind) -> _P:
 
 def _prices(path: Path) -> PriceTable:
     if not path.is_file():
-        raise ConfigurationError(f"there is no price file {path}")
+        raise ConfigurationError(f"there is no price file {path}; check the path")
     return _price_table(path, _version(path))
 
 

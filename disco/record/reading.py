@@ -105,13 +105,13 @@ def read_record(line: str | bytes | Mapping[str, Any]) -> RouteRecord:
     row = line if isinstance(line, Mapping) else _decoded(line)
     if not isinstance(row, Mapping) or "attempts" not in row or "ledger" not in row:
         raise ConfigurationError("this is not a route record, as disco.RouteLog writes them")
-    written_as = f"(version {row.get('schema')} of records)"
+    written_as = f"(schema {row.get('schema')})"
     try:
         found = dict(_wire().model_validate(present(row)))
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False, include_context=False)[0]
         where = ".".join(map(str, first["loc"]))
-        wrong = " is missing" if first["type"] == "missing" else f": {first['msg'].lower()}"
+        wrong = " is missing" if first["type"] == "missing" else f": {_wanted(first['type'], first['msg'])}"
         raise ConfigurationError(f"the field {where!r}{wrong} {written_as}") from None
     found["starts"] = tuple((start.endpoint, start.after_s) for start in found["starts"])
     found["ledger"] = _ledger(found["ledger"].charges, found["endpoints"])
@@ -119,6 +119,15 @@ def read_record(line: str | bytes | Mapping[str, Any]) -> RouteRecord:
     for where, what in _faults(record):
         raise ConfigurationError(f"the field {where!r}: {what} {written_as}")
     return record
+
+
+def _wanted(kind: str, otherwise: str) -> str:
+    """Return what a field should be, in the words of JSON."""
+    if kind in ("tuple_type", "list_type"):
+        return "a list is expected"
+    if kind in ("dict_type", "dataclass_type", "dataclass_exact_type", "model_type"):
+        return "an object is expected"
+    return otherwise.lower()
 
 
 def _decoded(line: str | bytes) -> Any:

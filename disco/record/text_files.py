@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from disco.errors import ConfigurationError
 
-__all__ = ["existing_file", "lines", "open_packed", "open_text", "readable", "rest"]
+__all__ = ["existing_file", "lines", "open_packed", "open_text", "readable", "rest", "text_of"]
 
 LONGEST = 1 << 28
 """Characters in one line, or in one JSON document. A small compressed file may expand to more than fits in memory."""
@@ -100,6 +100,19 @@ def rest(file: IO[str], path: Path) -> str:
             f"{path}: the JSON document has more than {LONGEST} characters; write one request per line, as .jsonl"
         )
     return text
+
+
+def text_of(path: str | Path) -> str:
+    """Return the whole text of a file that a user named.
+
+    Raises:
+        ConfigurationError: there is no such file, or it is not text.
+    """
+    file, found = existing_file(path), list[str]()
+    with open_text(file) as text, readable(file, lambda: len(found)):
+        for line in lines(text, file):
+            found.append(line)
+    return "".join(found).replace("\r\n", "\n")
 
 
 @contextmanager

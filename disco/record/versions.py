@@ -1,4 +1,4 @@
-"""The versions of a route record's JSON.
+"""The versions of a route record's JSON, its `schema`.
 
 - 5: what was paid, the energy of the user's own machines and the sum that policies count are three numbers.
 - 4: one number, `cost`, which held money for some endpoints and energy at an exchange rate for others.
@@ -34,14 +34,16 @@ def present(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     version = row.get("schema")
     if not isinstance(version, int) or isinstance(version, bool):
-        raise ConfigurationError("the field 'schema': a whole number is expected, the version of the record")
+        raise ConfigurationError(
+            "the field 'schema': a whole number is expected, the version of the record's form"
+        )
     if version > SCHEMA:
         raise NewerRecordError(
-            f"this record has version {version}, and this disco reads records up to version {SCHEMA}: update disco"
+            f"this record has schema {version}, and this disco reads records up to schema {SCHEMA}: update disco"
         )
     if version < _OLDEST:
         raise ConfigurationError(
-            f"this record has version {version}, and this disco reads records from version {_OLDEST} on: record again"
+            f"this record has schema {version}, and this disco reads records from schema {_OLDEST} on: record again"
         )
     return row if version == SCHEMA else _from_4(row)
 

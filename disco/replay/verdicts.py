@@ -24,6 +24,7 @@ from disco.judging import (
 )
 from disco.record.left_out import SkipLog, Skipped
 from disco.record.reading import records_of
+from disco.record.text_files import existing_file
 from disco.session.records.route_record import JudgementRecord
 
 __all__ = [
@@ -103,9 +104,7 @@ def read_verdicts(path: str | Path) -> tuple[list[RecordedVerdict], Skipped]:
 
 def read_histories(path: str | Path) -> Mapping[HistoryKey, StoredHistory]:
     """Read a file of histories as a client keeps it. Raises ConfigurationError where it holds none."""
-    if not Path(path).is_file():
-        raise ConfigurationError(f"{path}: there is no such file of histories.")
-    found = FileStore(path).load()
+    found = FileStore(existing_file(path)).load()
     if not found:
         raise ConfigurationError(
             f"{path} holds no histories of scores. Leave --histories out to begin with none."

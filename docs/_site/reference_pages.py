@@ -44,7 +44,9 @@ FOLDER = Path(__file__).parents[1] / "reference"
 MADE = "<!-- Written by docs/_site/reference_pages.py: change the code, and run it. -->\n"
 ABOUT_COMMANDS = """# Command line
 
-Every command has `--help`. The exit status is 0, 2 after a mistake in the arguments or settings, and 130 after Ctrl-C.
+Every command has `--help`. The exit status is 0; 1 where the command ran and something is not as it should be, as the
+commands that check say; 2 after a mistake in the arguments, settings or files; 130 after Ctrl-C; 141 where
+the reader of its output has gone.
 """
 ABOUT_PRESETS = """# Preset files
 

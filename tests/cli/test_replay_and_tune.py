@@ -161,6 +161,7 @@ def test_the_preset_loads_with_a_sentence_true_to_the_table_and_what_cannot_be_h
         preset.summary,
     )
     assert (f"▶ {said[1]}", f"{said[6]}×") == (chosen[0], chosen[8])
+    assert ("slower than the server alone" in printed) == (float(chosen[5]) > float(alone[5]))
     shown = [float(row[column]) for row in (chosen, alone) for column in (5, 4)]
     assert [float(x) for x in said.groups()[1:5]] == pytest.approx(shown, abs=0.006)
     comment = out.read_text(encoding="utf-8").partition("summary =")[0]
@@ -253,12 +254,20 @@ def refused(capsys, *arguments: str) -> str:
     ("arguments", "message"),
     [
         *((f"replay TRACE {options}", message) for options, message in MISTAKES),
-        *((f"{command} nowhere", "A trace is a file, or `synthetic`") for command in ("replay", "tune")),
+        *((f"{command} nowhere", "check the path, or write `synthetic`") for command in ("replay", "tune")),
+        *(
+            (f"{command} nowhere.jsonl", "there is no file nowhere.jsonl; check the path")
+            for command in (
+                *("replay", "tune", "show", "shadow", "replay --preset cheap", "replay --as-recorded"),
+                "replay routes.jsonl --verdicts --histories",
+                "speculate check http://localhost:1/v1 --prompts",
+                "split audit m --text",
+            )
+        ),
         ("replay nowhere.csv", "nowhere.csv"),
         ("replay synthetic --arrivals gama", "Did you mean 'gamma'"),
         ("replay synthetic --requests 0", "requests must be at least 1"),
         ("replay synthetic --requests 99999999999999", "takes more memory than there is"),
-        ("replay --events synthetic", "`synthetic` before all options"),
         ("tune synthetic --requests 0", "requests must be at least 1"),
         ("chat --model m", "--model names the server's model, but without OPENAI_API_KEY there is no server"),
         ("serve --local none --isolation process", "--isolation is for a local model"),
@@ -292,6 +301,12 @@ OF_FILE, OF_LIVED, OF_PRESETS, OF_VERDICTS, OF_SYNTHETIC = (
         ("tune synthetic --format auto", "it is for `disco tune FILE`\n"),
         ("replay r.jsonl other.jsonl", "unrecognized arguments: other.jsonl"),
         ("replay", "required: FILE"),
+        ("replay --events synthetic", "before all options: disco replay synthetic --events\n"),
+        ("tune --requests 5 synthetic", "before all options: disco tune synthetic --requests 5\n"),
+        ("replay r.jsonl --polcy race", "unrecognized arguments: --polcy race. Did you mean --policy?"),
+        ("chat --presett cheap", "Did you mean --preset?"),
+        ("adapter", "required: {train}"),
+        ("state", "required: {show,export,forget,prompts}"),
         ("state show --all", "disco state show: error: unrecognized arguments: --all"),
     ],
 )

@@ -67,7 +67,7 @@ def test_without_a_draft_time_the_device_drafts_as_fast_as_it_writes_and_that_ma
         (PAIR, "needs either acceptance"),
         (f"{PAIR}acceptance = 2", "acceptance: .*less than or equal to 1"),
         (f"{PAIR}acceptance = 0.5\nrttms = 3", "rttms: no such key"),
-        (f'{PAIR}trace = "missing.jsonl"', "missing.jsonl cannot be read"),
+        (f'{PAIR}trace = "missing.jsonl"', "missing.jsonl; check the path"),
         (f'{PAIR}acceptance = 0.5\n[speculate]\nwindow = "optmal"', "no rule is called 'optmal'"),
         (f'{PAIR}acceptance = 0.5\n[speculate]\nwindow = "confidence"', "confidence_seq"),
     ],

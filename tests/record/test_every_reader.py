@@ -100,7 +100,7 @@ DAMAGED = {
     "a field of another kind": (damaged(lambda row: row.update(attempts=7)), "the field 'attempts': "),
     "a field that is missing": (
         damaged(lambda row: row.pop("pace")),
-        "the field 'pace' is missing (version 5 of records)",
+        "the field 'pace' is missing (schema 5)",
     ),
     "a negative count": (
         damaged(lambda row: row["attempts"][0].update(tokens=-3)),
@@ -109,7 +109,7 @@ DAMAGED = {
     "a number beyond all": (damaged(lambda row: row.update(created_s=1e300)), "it has a number beyond 1e+18"),
     "an old version": (
         damaged(lambda row: row.update(schema=3)),
-        "this record has version 3, and this disco reads",
+        "this record has schema 3, and this disco reads",
     ),
     "a damaged shadow": (
         damaged(lambda row: row["shadow"].update(lengths="long")),
@@ -132,7 +132,7 @@ def test_a_record_of_a_newer_disco_ends_every_reader_with_the_advice_to_update(r
     newer = damaged(lambda row: row.update(schema=6, endpoints="of another form"))
     status, _ = said(reader, newer)
     assert status == 2
-    words = "this record has version 6, and this disco reads records up to version 5: update disco"
+    words = "this record has schema 6, and this disco reads records up to schema 5: update disco"
     assert f"routes.jsonl, line 21: {words}" in " ".join(capsys.readouterr().err.split())
 
 
@@ -165,7 +165,7 @@ def test_skip_invalid_leaves_out_what_is_newer_and_names_it(reader, capsys):
     status, _ = said(reader, damaged(lambda row: row.update(schema=6)), more=("--skip-invalid",))
     assert status == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "Left out: routes.jsonl, line 21: this record has version 6" in printed
+    assert "Left out: routes.jsonl, line 21: this record has schema 6" in printed
     assert "update disco" in printed
 
 
@@ -173,7 +173,7 @@ def test_one_answer_of_a_file_is_drawn_whatever_stands_in_its_other_lines(capsys
     said("show", damaged(lambda row: row.update(schema=6)))
     assert main(["show", "routes.jsonl", "--answer", "3"]) == 0
     assert main(["show", "routes.jsonl", "--answer", "21"]) == 2
-    assert "routes.jsonl, line 21: this record has version 6" in capsys.readouterr().err
+    assert "routes.jsonl, line 21: this record has schema 6" in capsys.readouterr().err
 
 
 @every_reader

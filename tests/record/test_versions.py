@@ -105,5 +105,5 @@ def test_records_of_a_version_that_is_no_longer_read_are_refused_with_the_remedy
     assert main([command[0], str(path), *command[1:]]) != 0
     said = capsys.readouterr()
     told = " ".join((said.out + said.err).split())
-    assert "line 1: this record has version 3" in told
+    assert "line 1: this record has schema 3" in told
     assert "record again" in told

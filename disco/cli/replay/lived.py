@@ -186,7 +186,9 @@ def _notes(
     if left_out := recording.left_out.named():
         notes.append(f"Left out: {'; '.join(left_out)}.")
     if unknown := [name for name in recording.candidates if name not in known.times]:
-        notes.append(f"Left out, because they wrote no first token: {', '.join(unknown)}.")
+        notes.append(
+            f"Left out, because no time to a first token of theirs is recorded: {', '.join(unknown)}."
+        )
     few = [name for name, times in known.times.items() if not times.learnt]
     if few:
         notes.append(

@@ -118,8 +118,8 @@ def _notes(recording: Recording, presets: list[Preset], *, drafts: bool) -> list
         notes.append(f"Left out: {'; '.join(left_out)}.")
     if recording.never_seen:
         notes.append(
-            f"Left out, because they wrote no first token here: {', '.join(recording.never_seen)}. Record some answers "
-            "of them to have them replayed."
+            f"Left out, because no time to a first token of theirs is recorded: {', '.join(recording.never_seen)}. "
+            "Record some answers that they begin to have them replayed."
         )
     few = [name for name, times in recording.times.items() if not times.learnt]
     if few:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from disco.amounts import plural
 from disco.cli.console import Screen
 from disco.cli.shared_options import add_price, check_least, parse_price
 from disco.cost import PAPER_DEVICE_CONSTRAINED, PAPER_SERVER_CONSTRAINED, ExchangeRate
@@ -35,6 +36,7 @@ from disco.replay.workload.from_recording import (
     fits_device,
     has_side,
     is_recording,
+    other_endpoints,
     scenario_of_routes,
     with_recorded_price,
 )
@@ -271,12 +273,18 @@ def _as_recorded(arguments: argparse.Namespace, trace: Trace) -> ScenarioOptions
         chosen, how = _default_device()
         sides["device"] = with_recorded_price(load_device(chosen), trace)
         notes.append(
-            f"The recording has {seen['device']} first tokens of the device, too few for its speed. {how}"
+            f"The recording has {plural(seen['device'], 'first token')} of the device, too few for its speed. {how}"
         )
     if sides["server"] is None and has_side(trace, "server") and not seen["server"]:
         sides["server"] = load_server(SHIPPED_SERVER)
         notes.append(f"The recording has no first token of the server. {_DEFAULT_SERVER}")
     scenario = scenario_of_routes(trace, **sides)
+    if others := other_endpoints(trace):
+        notes.append(
+            f"A policy chooses between one device and one server, but the recording has {', '.join(others)}, too: "
+            "times are those of the endpoint of each side that an answer used, prices those of the two that the table "
+            "names. --preset replays every endpoint."
+        )
     notes.append(exchange_rate_of(trace)[1])
     return ScenarioOptions([replace(scenario, max_tokens=arguments.max_tokens)], notes, None, assumed)
 
@@ -286,7 +294,7 @@ def read(screen: Screen, arguments: argparse.Namespace) -> tuple[Trace, list[str
     path = Path(arguments.trace)
     if not path.exists() and not path.suffix:
         raise ConfigurationError(
-            f"there is no trace file {path}. A trace is a file, or `synthetic` before all options"
+            f"there is no file {path}; check the path, or write `synthetic` before all options to draw requests"
         )
     with screen.step(f"Reading {path.name}"):
         trace, skipped = read_trace(path, format=arguments.format, skip_invalid=arguments.skip_invalid)

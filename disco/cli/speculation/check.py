@@ -7,7 +7,6 @@ import json
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Final
 
 import httpx2
@@ -32,6 +31,7 @@ from disco.endpoints.drafter import Drafter, NgramDrafter
 from disco.endpoints.openai_api.sdk_client import PlainClient
 from disco.endpoints.speculative.verifier_client import verifier_facts
 from disco.errors import ConfigurationError, EndpointFailure
+from disco.record.text_files import text_of
 from disco.speculate.messages import VerifierFacts
 
 __all__ = ["add", "base_url_of", "read_prompts", "run_check"]
@@ -49,7 +49,7 @@ _OTHER_RUNGS: Final = (
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the options of `disco speculate`."""
-    subcommands = parser.add_subparsers(required=True, metavar="WHAT")
+    subcommands = parser.add_subparsers(required=True)
     check = subcommands.add_parser(
         "check",
         help="prove what a server can verify, measure, and say whether drafting pays",
@@ -148,14 +148,7 @@ def read_prompts(file: str | None) -> list[str]:
     Raises:
         ConfigurationError: the file cannot be read, or holds none.
     """
-    if file is None:
-        text = resource_text("disco.cli.speculation", "sample_prompts.txt")
-    else:
-        try:
-            text = Path(file).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            why = getattr(error, "strerror", None) or "it is not text"
-            raise ConfigurationError(f"--prompts {file} cannot be read: {why}.") from error
+    text = resource_text("disco.cli.speculation", "sample_prompts.txt") if file is None else text_of(file)
     prompts = [line.strip() for line in text.split("\n") if line.strip()]
     if not prompts:
         raise ConfigurationError(f"--prompts {file} holds no prompt. Write one on each line.")

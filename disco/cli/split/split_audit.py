@@ -28,6 +28,7 @@ from disco.endpoints.llamacpp.layers.inversion import Inverter
 from disco.endpoints.llamacpp.layers.layer_files import LayerFile, Part, read_layer_file
 from disco.endpoints.llamacpp.model.model_files import require_llama_cpp
 from disco.errors import ConfigurationError, ModelFileError
+from disco.record.text_files import text_of
 
 __all__ = ["TextAudit", "run_audit", "shares"]
 
@@ -101,11 +102,7 @@ def run_audit(screen: Screen, arguments: argparse.Namespace) -> int:
 def _texts(file: str | None) -> list[str]:
     if file is None:
         return [text.strip() for text in resource_text("disco.cli.split", "audit_texts.txt").split("\n---\n")]
-    try:
-        text = Path(file).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is not text"
-        raise ConfigurationError(f"--text {file} cannot be read: {why}.") from error
+    text = text_of(file).strip()
     if not text:
         raise ConfigurationError(f"--text {file} holds no text.")
     return [text]

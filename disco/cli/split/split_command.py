@@ -16,7 +16,7 @@ __all__ = ["add"]
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the options of `disco split`."""
-    subcommands = parser.add_subparsers(required=True, metavar="WHAT")
+    subcommands = parser.add_subparsers(required=True)
     model = f"the whole model: {WHOLE_MODEL}"
     cut = subcommands.add_parser(
         "cut",

@@ -72,7 +72,8 @@ class Problem:
         found = "" if self.value is None else f"{_shown(self.value)} is "
         remedy = f"; {self.remedy}" if self.remedy else ""
         return ConfigurationError(
-            f"{where}: {found}{self.reason}{remedy} (or leave such rows out with --skip-invalid, skip_invalid=True)"
+            f"{where}: {found}{self.reason}{remedy} (or leave such rows out: --skip-invalid, in Python "
+            "skip_invalid=True)"
         )
 
 

@@ -65,6 +65,7 @@ def _row(line: Any) -> Row | None:
         "preset": record.preset,
         "exchange_rate": record.exchange_rate,
         "winner": record.winner,
+        "endpoints": ", ".join(e.name for e in record.endpoints),
         "finish_reason": record.finish_reason,
         "moved": any(move.outcome == "switched" for move in record.migrations),
         "drafted_tokens": sum(

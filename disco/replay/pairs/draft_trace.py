@@ -17,11 +17,12 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Final
 
 from disco.errors import ConfigurationError, nearest
+from disco.record.text_files import text_of
 
 __all__ = ["FIELDS", "DraftedRequest", "read_drafts", "write_drafts"]
 
@@ -83,12 +84,8 @@ def read_drafts(path: str | PathLike[str]) -> list[DraftedRequest]:
     Raises:
         ConfigurationError: the file cannot be read, is empty, or a line is wrong; the message names line and field.
     """
-    try:
-        lines = Path(path).read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"the trace {path} cannot be read: {error}") from error
     requests = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(text_of(fspath(path)).split("\n"), start=1):
         if not line.strip():
             continue
         try:
@@ -96,7 +93,7 @@ def read_drafts(path: str | PathLike[str]) -> list[DraftedRequest]:
         except (TypeError, ValueError) as error:  # JSON's own error is a ValueError
             raise ConfigurationError(f"{path}, line {number}: {error}") from error
     if not requests:
-        raise ConfigurationError(f"the trace {path} has no request")
+        raise ConfigurationError(f"{path} has no request")
     return requests
 
 

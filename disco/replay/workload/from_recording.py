@@ -25,6 +25,7 @@ __all__ = [
     "fits_device",
     "has_side",
     "is_recording",
+    "other_endpoints",
     "scenario_of_routes",
     "with_recorded_price",
     "without_drafts",
@@ -201,6 +202,15 @@ def fits_device(trace: Trace) -> bool:
 def has_side(trace: Trace, side: str) -> bool:
     """Return whether a recording was made with an endpoint of that side, "device" or "server"."""
     return bool(_is_known(trace.features[side]).any())
+
+
+def other_endpoints(trace: Trace) -> list[str]:
+    """Return the endpoints of a recording but the two whose prices its scenario has, in order."""
+    two = {_endpoint(trace, side, None)[0] for side in ("device", "server") if has_side(trace, side)}
+    names = dict.fromkeys(
+        name for row in dict.fromkeys(trace.features["endpoints"].tolist()) for name in row.split(", ")
+    )
+    return [name for name in names if name and name not in two]
 
 
 def with_recorded_price(profile: DeviceProfile, trace: Trace) -> DeviceProfile:

@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m papers.fleet",
         description="Simulates drafting devices and verify servers, and records traces for that from two models.",
     )
-    subcommands = parser.add_subparsers(required=True, metavar="WHAT")
+    subcommands = parser.add_subparsers(required=True)
     _add_run(subcommands).set_defaults(run=run_fleets)
     _add_record(subcommands).set_defaults(run=run_record)
     _add_train(subcommands).set_defaults(run=run_train)

@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m papers.measure",
         description="Lets models answer texts with known answers, and keeps numbers for the evaluations.",
     )
-    subcommands = parser.add_subparsers(required=True, metavar="WHAT")
+    subcommands = parser.add_subparsers(required=True)
     add_answers(subcommands).set_defaults(run=run_answers)
     add_ladder(subcommands).set_defaults(run=run_ladder)
     add_refine(subcommands).set_defaults(run=run_refine)

@@ -191,7 +191,7 @@ def test_prompts_are_lines(tmp_path):
     path.write_text("\n", encoding="utf-8")
     with pytest.raises(ConfigurationError, match="holds no prompt"):
         read_prompts(str(path))
-    with pytest.raises(ConfigurationError, match="cannot be read"):
+    with pytest.raises(ConfigurationError, match="is a folder"):
         read_prompts(str(tmp_path))
 
 

@@ -114,9 +114,9 @@ def test_mistakes_are_said_in_one_line(tiny, tmp_path, capsys, monkeypatch):
         (["audit", str(tiny), "--text", str(tmp_path / "empty.txt")], "empty.txt holds no text"),
         (
             ["audit", str(tiny), "--text", str(tmp_path / "binary.txt")],
-            "binary.txt cannot be read: it is not text",
+            "binary.txt is text in UTF-16; save it as UTF-8",
         ),
-        (["audit", str(tiny), "--text", str(tmp_path / "none.txt")], "none.txt cannot be read: No such file"),
+        (["audit", str(tiny), "--text", str(tmp_path / "none.txt")], "none.txt; check the path"),
         (["audit", str(tiny), "--threads", "0"], "--threads must be at least 1, not 0"),
         (["audit", str(found["device"])], "There is no model file"),
     ):

@@ -123,7 +123,7 @@ def test_records_are_sorted_by_when_their_requests_came_without_those_that_faile
         ({"created_s": "noon"}, "line 2: the field 'created_s': input should be a valid number"),
         ({"attempts": None}, "line 2: the field 'attempts': "),
         ({"prompt_tokens": -1}, "line 2: the field 'prompt_tokens': a count must not be negative"),
-        ({"schema": 3}, "line 2: this record has version 3"),
+        ({"schema": 3}, "line 2: this record has schema 3"),
     ],
 )
 def test_a_bad_record_is_left_out_and_named(tmp_path, change, says):

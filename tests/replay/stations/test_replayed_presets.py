@@ -120,7 +120,10 @@ def test_the_judge_may_know_earlier_scores(tmp_path, capsys):
     fresh, _ = replayed(path, "cascade")
     assert known["cascade"]["rose"] == 0
     assert fresh["cascade"]["rose"] > 0.1
-    for name, message in (("none.json", "there is no such file of histories"), (path, "holds no histories")):
+    for name, message in (
+        ("none.json", f"there is no file {tmp_path / 'none.json'}; check the path"),
+        (path, "holds no histories"),
+    ):
         assert main(["replay", str(path), "--preset", "cascade", "--histories", str(tmp_path / name)]) == 2
         assert message in capsys.readouterr().err
 
@@ -153,3 +156,9 @@ def test_a_tier_that_began_few_answers_has_the_times_it_was_seen_with(tmp_path):
     assert main(["replay", str(recorded), "--preset", "server-first", "--json", str(out)]) == 0
     firsts = [row["ttft_p50_s"] for row in json.loads(out.read_text())["presets"]]
     assert all(first > 0.1 for first in firsts)
+
+
+def test_policies_name_the_endpoints_that_they_leave_out(capsys):
+    recorded = Path(__file__).parents[3] / "docs" / "pictures" / "records" / "cascade.jsonl"
+    assert main(["replay", str(recorded), "--policy", "race"]) == 0
+    assert "but the recording has server, too" in " ".join(capsys.readouterr().out.split())
