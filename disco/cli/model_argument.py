@@ -13,7 +13,7 @@ from disco.endpoints.llamacpp.model.model_files import resolve_model, short_name
 from disco.endpoints.llamacpp.model.requantised import requantised
 from disco.profiles import user_profile_dir
 
-__all__ = ["model_file", "model_name", "open_model"]
+__all__ = ["model_file", "open_model"]
 
 
 def model_name(text: str) -> str:
