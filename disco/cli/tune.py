@@ -189,7 +189,9 @@ def _show(screen: Screen, tuned: Tuned) -> None:
     screen.line(_summary(tuned), style="bold")
     later_s = tuned.chosen.ttft_p99_s - reference.ttft_p99_s
     if later_s > SAME_S:
-        screen.line(f"It is slower than the server alone: its P99 of TTFT is {later_s:.2f} s longer.", style="bold")
+        screen.line(
+            f"It is slower than the server alone: its P99 of TTFT is {later_s:.2f} s longer.", style="bold"
+        )
 
 
 def _row(name: str, trial: Trial, reference: Trial) -> tuple[str, ...]:

@@ -40,7 +40,8 @@ class Seen:
         charged_tokens: tokens of the prompt that it was charged for when it was stopped before it wrote, those in its
             cache not counted; a server's are the ledger's estimate.
         prompt_tokens: length of the prompt, as far as an endpoint counted it, else as dispatch estimated it.
-        others: attempts of the same client that it had not ended yet when this one started; 0 where nobody counted.
+        behind_s: how long after its start the endpoint had read, or dropped, all prompts of the same client before this
+            one; 0 where it had none, or nobody looked.
         cold: it had to load its model.
     """
 
@@ -52,7 +53,7 @@ class Seen:
     cached_tokens: int = 0
     charged_tokens: int = 0
     prompt_tokens: int = 0
-    others: int = 0
+    behind_s: float = 0.0
     cold: bool = False
 
 

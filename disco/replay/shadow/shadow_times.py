@@ -1,9 +1,9 @@
 """How long each endpoint takes, as far as a recording shows: measured in an answer itself, else drawn.
 
 A drawn time is one of those that the endpoint took in other answers to prompts of about the same length, where there
-are enough of them: the fitted line times the ratio of another answer to that line. Of an endpoint on a device the line
-is by what it reads, of a server by the prompt's length, if its time depends on that at all. Where an endpoint was
-stopped before it wrote, the draw is from beyond that time.
+are enough of them: the fitted line times the ratio of another answer to that line. The line is by what the endpoint
+reads of a prompt; a server has none, if its time does not depend on that. Where an endpoint was stopped before it
+wrote, the draw is from beyond that time.
 """
 
 from __future__ import annotations
@@ -31,14 +31,10 @@ ENOUGH_STARTS = 20
 IN_BAND = 50
 """First tokens of prompts of about the same length from which on these are a distribution of their own."""
 
-MOST_OTHERS = 4
-"""Other answers that a server writes from which on more of them count as so many."""
-
-FELT = 1.3
-"""How many times as long a first token must take with `MOST_OTHERS` for the endpoint to count as one that queues."""
-
 _MOST_BANDS = 10
 _LEVELS = 50  # of a distribution that is made of several
+_BEYOND = 20  # levels of a distribution, of which the mean is taken
+_ROUNDS = 4  # of a line that is fitted again by what came of it
 _HIGHEST = float(np.nextafter(1.0, 0.0))
 _STEEPEST_TPS = 1e6  # prompt tokens/s, if prompts are so short that a line through their TTFTs has no slope
 Floats = NDArray[np.float64]
@@ -56,10 +52,9 @@ class EndpointTimes:
         bands: TTFT for prompts of up to so many tokens, in order, as a multiple of the line's or of `by_length`; longer
             ones count as those of the last. Empty where too few were seen.
         cached: tokens of the prompt in its cache; None: not seen.
-        crowd: of a server, how many times as long the TTFT and a token take while it has 0, 1, ... other answers of
-            this client to write, and at last as many or more; all else is without others. Empty: it does not matter, as
-            at a large provider.
-        by_length: of a server, its TTFT by the length of the prompt; None: it does not depend on it.
+        overlap_s: of a server that reads one prompt at a time (`Station.overlap_s`): all its TTFTs are from its turn.
+            None: it does not, as a large provider, or the recording does not show it.
+        by_length: of a server, its TTFT by the tokens it reads; None: it does not depend on them.
         ratio: of a server, its TTFT as a multiple of that.
     """
 
@@ -69,7 +64,7 @@ class EndpointTimes:
     learnt: bool
     bands: tuple[tuple[float, Empirical], ...] = ()
     cached: Empirical | None = None
-    crowd: tuple[tuple[float, float], ...] = ()
+    overlap_s: float | None = None
     by_length: LinearFit | None = None
     ratio: Empirical | None = None
 
@@ -82,11 +77,12 @@ class EndpointTimes:
             seen: all that the recording shows of the endpoint.
         """
         by_length: LinearFit | None = None
-        crowd: tuple[tuple[float, float], ...] = ()
+        overlap_s = None
         if candidate.place != "device":
+            seen = _with_usual_cache(seen)
+            overlap_s = _overlap_s(seen)
+            seen = [_from_turn(one, overlap_s) for one in seen]
             by_length = _by_length(seen)
-            crowd = _crowd(seen, _Usual(by_length))
-        seen = [_without_others(one, crowd) for one in seen]
         rates = [one.tpot_s for one in seen if one.tpot_s]
         tpot = Empirical.from_samples(rates) if rates else None
         warm = [one for one in seen if one.ttft_s is not None and not one.cold]
@@ -95,12 +91,12 @@ class EndpointTimes:
         cached = Empirical.from_samples(kept) if kept else None
         if candidate.place != "device":
             if len(warm) < FEWEST_STARTS and (_is_believed(candidate) or not warm):
-                return cls(None, _believed(candidate), tpot, learnt=False, cached=cached, crowd=crowd)
+                return cls(None, _believed(candidate), tpot, learnt=False, cached=cached, overlap_s=overlap_s)
             usual = _Usual(by_length)
             ratio = usual.estimated(warm, lost)
             ttft = usual.of_all(ratio, [*warm, *lost])
             learnt, bands = len(warm) >= ENOUGH_STARTS, usual.bands(warm, lost)
-            return cls(None, ttft, tpot, learnt, bands, cached, crowd, by_length, ratio)
+            return cls(None, ttft, tpot, learnt, bands, cached, overlap_s, by_length, ratio)
         known = [one for one in warm if one.read_tokens > 0]
         if len(known) < FEWEST_STARTS and (_is_believed(candidate) or not known):
             k = 0.0 if math.isinf(candidate.prefill_tps) else 1.0 / candidate.prefill_tps
@@ -113,7 +109,7 @@ class EndpointTimes:
             line = LinearFit(max(line.k_s_per_token, 1.0 / _STEEPEST_TPS), line.c_s, line.r2, line.n)
         else:
             line = LinearFit(1.0 / _STEEPEST_TPS, float(times_s.mean()), r2=0.0, n=len(known))
-        usual = _Usual(line, reads_rest=True)
+        usual = _Usual(line)
         lost = [one for one in lost if one.prompt_tokens > one.cached_tokens]
         learnt = len(known) >= ENOUGH_STARTS
         return cls(line, usual.estimated(known, lost), tpot, learnt, usual.bands(known, lost), cached)
@@ -142,9 +138,9 @@ class EndpointTimes:
     def ttft_s(self, seen: Seen, prompt_tokens: int, level: float, cached_tokens: int = 0) -> float:
         """Return the time to first token of an answer, as measured, or else the quantile of that level in [0, 1), s.
 
-        It is the time that the endpoint takes while it has nothing else to do (`crowd`).
+        Where the endpoint reads in turn, it is from its turn.
         """
-        seen = _without_others(seen, self.crowd)
+        seen = _from_turn(seen, self.overlap_s)
         if seen.ttft_s is not None:
             return seen.ttft_s
         usual_s = self._usual_s(prompt_tokens, cached_tokens)
@@ -157,10 +153,13 @@ class EndpointTimes:
 
     def levels(self, seen: Seen, rng: np.random.Generator) -> tuple[float, float]:
         """Return at which quantiles, in [0, 1), the TTFT and the time per token of an answer are; drawn if not seen."""
-        seen = _without_others(seen, self.crowd)
+        seen = _from_turn(seen, self.overlap_s)
         drawn, pace = rng.random(2).tolist()
         level = drawn
-        usual_s = self._usual_s(seen.prompt_tokens, seen.cached_tokens)
+        held = seen.cached_tokens
+        if self.line is None and seen.ttft_s is None:  # a server that was stopped has not said it
+            held = self.cached_tokens(seen.prompt_tokens, 0.5)
+        usual_s = self._usual_s(seen.prompt_tokens, held)
         ttft = self._of_length(seen.prompt_tokens)
         if seen.ttft_s is not None and not seen.cold:
             level = _level(ttft, seen.ttft_s / usual_s, drawn)
@@ -178,9 +177,8 @@ class EndpointTimes:
         return max(0, min(round(float(self.cached.quantile(level))), prompt_tokens - 1))
 
     def _usual_s(self, prompt_tokens: int, cached_tokens: int) -> float:
-        if self.line is not None:
-            return self.line.ttft_s(max(prompt_tokens - cached_tokens, 1))
-        return 1.0 if self.by_length is None else self.by_length.ttft_s(prompt_tokens)
+        line = self.line or self.by_length
+        return 1.0 if line is None else line.ttft_s(max(prompt_tokens - cached_tokens, 1))
 
     def _of_length(self, prompt_tokens: int) -> Empirical:
         for up_to, ttft in self.bands:
@@ -191,9 +189,8 @@ class EndpointTimes:
     def tpot_s(self, seen: Seen, usual_s: float, level: float) -> float:
         """Return the time per token of an answer, as measured, or else the quantile of that level, s.
 
-        `usual_s` is taken where the recording shows none. As `ttft_s`, without others.
+        `usual_s` is taken where the recording shows none.
         """
-        seen = _without_others(seen, self.crowd)
         if seen.tpot_s:
             return seen.tpot_s
         return usual_s if self.tpot is None else float(self.tpot.quantile(level))
@@ -219,63 +216,90 @@ def _believed(candidate: Candidate) -> Empirical:
 
 
 def _by_length(seen: Sequence[Seen]) -> LinearFit | None:
-    """Return a server's TTFT by the length of the prompt; None where too few tell, or where it does not grow."""
+    """Return a server's TTFT by the tokens it reads; None where too few tell, or where it does not grow.
+
+    A time that is only known to be longer counts as what it is likely to have been (Buckley and James 1979). Without
+    these, the line would be that of the answers in which the server was quick.
+    """
     warm = [one for one in seen if one.ttft_s is not None and not one.cold]
-    tokens = np.array([one.prompt_tokens for one in warm], dtype=np.float64)
+    lost = [one for one in seen if one.over_s is not None and not one.cold]
+    tokens = np.array([_read(one) for one in warm], dtype=np.float64)
     if len(warm) < ENOUGH_STARTS or np.ptp(tokens) <= 0:
         return None
-    line = fit_line(tokens, np.array([one.ttft_s for one in warm]), non_negative=True)
+    times_s = np.array([one.ttft_s for one in warm])
+    line = fit_line(tokens, times_s, non_negative=True)
+    if lost:
+        tokens = np.concatenate([tokens, [_read(one) for one in lost]])
+        for _ in range(_ROUNDS):
+            likely_s = _Usual(line).likely_s(warm, lost)
+            line = fit_line(tokens, np.concatenate([times_s, likely_s]), non_negative=True)
     return line if line.k_s_per_token > 0 else None
 
 
-def _crowd(seen: Sequence[Seen], usual: _Usual) -> tuple[tuple[float, float], ...]:
-    """Return `EndpointTimes.crowd`: by medians of those that had as many others, where there are enough of them."""
-    found: list[tuple[float, float]] = []
-    usual_s = usual_tpot_s = None
-    for others in range(MOST_OTHERS + 1):
-        these = [one for one in seen if not one.cold and min(one.others, MOST_OTHERS) == others]
-        firsts = [one for one in these if one.ttft_s is not None]
-        ttft, tpot = found[-1] if found else (1.0, 1.0)
-        if len(firsts) >= ENOUGH_STARTS:
-            lost = [one for one in these if one.over_s is not None]
-            median_s = float(usual.estimated(firsts, lost).quantile(0.5))
-            rates = [one.tpot_s for one in these if one.tpot_s]
-            tpot_s = float(np.median(rates)) if rates else None
-            if usual_s is None:
-                usual_s, usual_tpot_s = median_s, tpot_s
-            ttft = max(ttft, median_s / max(usual_s, 1e-6))
-            if tpot_s is not None and usual_tpot_s:
-                tpot = max(tpot, tpot_s / usual_tpot_s)
-        found.append((ttft, tpot))
-    return tuple(found) if found[-1][0] >= FELT else ()
+def _overlap_s(seen: Sequence[Seen]) -> float | None:
+    """Return `EndpointTimes.overlap_s`.
+
+    A server reads in turn where first tokens that came behind others are nearer to the line from their turn on than
+    from their start.
+    """
+    behind = [one for one in seen if one.behind_s > 0.0 and one.ttft_s is not None and not one.cold]
+    if len(behind) < ENOUGH_STARTS:
+        return None
+    line = _by_length([one for one in seen if one.behind_s <= 0.0]) or _by_length(
+        [_from_turn(one, 0.0) for one in seen]
+    )
+    if line is None:
+        return None
+
+    def error_s(some: Sequence[Seen]) -> float:
+        return float(np.median([abs((one.ttft_s or 0.0) - line.ttft_s(_read(one))) for one in some]))
+
+    in_turn = [_from_turn(one, line.c_s) for one in behind]
+    return line.c_s if error_s(in_turn) < error_s(behind) else None
 
 
-def _without_others(seen: Seen, crowd: Sequence[tuple[float, float]]) -> Seen:
-    """Return the times as they would have been if the endpoint had had nothing else to do."""
-    ttft, tpot = crowd[min(seen.others, len(crowd) - 1)] if crowd else (1.0, 1.0)
-    if ttft == tpot == 1.0:
+def _from_turn(seen: Seen, overlap_s: float | None) -> Seen:
+    """Return the times from the turn of the prompt, see `Station.overlap_s`."""
+    wait_s = 0.0 if overlap_s is None else seen.behind_s - overlap_s
+    if wait_s <= 0.0:
         return seen
+    over_s = None if seen.over_s is None else seen.over_s - wait_s
     return replace(
         seen,
-        ttft_s=None if seen.ttft_s is None else seen.ttft_s / ttft,
-        over_s=None if seen.over_s is None else seen.over_s / ttft,
-        tpot_s=None if seen.tpot_s is None else seen.tpot_s / tpot,
-        others=0,
+        ttft_s=None if seen.ttft_s is None else max(seen.ttft_s - wait_s, 0.0),
+        over_s=over_s if over_s is not None and over_s > 0.0 else None,
+        behind_s=0.0,
     )
+
+
+def _read(seen: Seen) -> int:
+    """Return how much of the prompt was not in the cache."""
+    return max(seen.prompt_tokens - seen.cached_tokens, 1)
+
+
+def _with_usual_cache(seen: Sequence[Seen]) -> list[Seen]:
+    """Return the same of a server, which tells only with an answer what it had in its cache: else as much as usual."""
+    kept = [one.cached_tokens for one in seen if one.ttft_s is not None]
+    usual = round(float(np.median(kept))) if kept else 0
+    return [
+        one
+        if one.ttft_s is not None
+        else replace(one, cached_tokens=min(usual, max(one.prompt_tokens - 1, 0)))
+        for one in seen
+    ]
 
 
 @dataclass(frozen=True, slots=True)
 class _Usual:
-    """Distributions of times, or of their ratio to a line; `reads_rest`: it is by what is not in the cache."""
+    """Distributions of times, or of their ratio to a line by what is not in the cache."""
 
     line: LinearFit | None
-    reads_rest: bool = False
 
     def estimated(self, warm: Sequence[Seen], lost: Sequence[Seen]) -> Empirical:
         """Return the distribution; `lost`: only known to be longer."""
         return _estimated(
-            [(one.ttft_s or 0.0) / self._s(one) for one in warm],
-            [(one.over_s or 0.0) / self._s(one) for one in lost],
+            [(one.ttft_s or 0.0) / self.of(one) for one in warm],
+            [(one.over_s or 0.0) / self.of(one) for one in lost],
         )
 
     def of_all(self, ratio: Empirical, seen: Sequence[Seen]) -> Empirical:
@@ -283,7 +307,7 @@ class _Usual:
         if self.line is None:
             return ratio
         levels = (np.arange(_LEVELS) + 0.5) / _LEVELS
-        usual_s = np.array([self._s(one) for one in seen])
+        usual_s = np.array([self.of(one) for one in seen])
         return Empirical.from_samples(np.outer(usual_s, ratio.quantile(levels)).ravel())
 
     def bands(self, warm: Sequence[Seen], lost: Sequence[Seen]) -> tuple[tuple[float, Empirical], ...]:
@@ -304,11 +328,18 @@ class _Usual:
             above = end
         return tuple(found)
 
-    def _s(self, one: Seen) -> float:
-        if self.line is None:
-            return 1.0
-        cached_tokens = one.cached_tokens if self.reads_rest else 0
-        return self.line.ttft_s(max(one.prompt_tokens - cached_tokens, 1))
+    def of(self, one: Seen) -> float:
+        """Return what the line says of an answer, s; 1 where there is none."""
+        return 1.0 if self.line is None else self.line.ttft_s(_read(one))
+
+    def likely_s(self, warm: Sequence[Seen], lost: Sequence[Seen]) -> Floats:
+        """Return the mean of the times that each of `lost` may have taken, s."""
+        ratio, usual_s = self.estimated(warm, lost), np.array([self.of(one) for one in lost])
+        over_s = np.array([one.over_s for one in lost], dtype=np.float64)
+        below = np.asarray(ratio.cdf(over_s / usual_s))[:, None]
+        levels = below + (1.0 - below) * ((np.arange(_BEYOND) + 0.5) / _BEYOND)
+        beyond: Floats = np.maximum(ratio.quantile(levels) * usual_s[:, None], over_s[:, None])
+        return beyond.mean(axis=1)
 
 
 def _estimated(seen_s: Sequence[float], over_s: Sequence[float]) -> Empirical:

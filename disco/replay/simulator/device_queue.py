@@ -37,6 +37,8 @@ class SharedDevice:
         load_s: time to load the model.
         idle_unload_s: the model is unloaded after this time without work, s, and is not loaded at the beginning; None:
             the model is always loaded.
+        overlap_s: an attempt has its slot only until its first token, and begins so long before it gets it, but not
+            before it came, s: see `Station.overlap_s`. A client does not see such a queue. None: until its end.
     """
 
     # Mutable: everything that begins with an underscore.
@@ -48,12 +50,21 @@ class SharedDevice:
         "_working",
         "idle_unload_s",
         "load_s",
+        "overlap_s",
         "slots",
         "turn_s",
     )
 
-    def __init__(self, *, slots: int | None, load_s: float = 0.0, idle_unload_s: float | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        slots: int | None,
+        load_s: float = 0.0,
+        idle_unload_s: float | None = None,
+        overlap_s: float | None = None,
+    ) -> None:
         self.slots = slots
+        self.overlap_s = overlap_s
         self.load_s = load_s
         self.idle_unload_s = idle_unload_s
         self.turn_s = 0.0  # how long an answer occupies a slot, as a live client learns it; 0: not known yet
@@ -73,14 +84,9 @@ class SharedDevice:
         )
 
     @property
-    def works_on(self) -> int:
-        """How many attempts it works on."""
-        return len(self._working)
-
-    @property
     def queue_s(self) -> float:
-        """How long an attempt that comes now is expected to wait for its turn, s."""
-        if self.slots is None or len(self._working) < self.slots:
+        """How long a client expects an attempt that comes now to wait for its turn, s."""
+        if self.slots is None or self.overlap_s is not None or len(self._working) < self.slots:
             return 0.0
         return math.ceil((len(self._waiting) + 1) / self.slots) * self.turn_s
 

@@ -51,6 +51,7 @@ class Playing:
         "paused_at",
         "player",
         "prompt_tokens",
+        "reads",
         "shift_s",
         "start",
         "started_at",
@@ -75,6 +76,7 @@ class Playing:
         self.agreed = start.prefix.tokens  # tokens of the answer whose log probabilities are reported
         self.given: int | None = None  # how many tokens of the answer it was given to read; None: none
         self.works = False  # on a shared device, or in its queue
+        self.reads = False  # at a server that reads prompts in turn, or in its queue
         self.paused_at: float | None = None
         self.idle = False  # a follower that has read all that it was given
         self.successor: Playing | None = None  # waits until this attempt, a parked one, has read
@@ -284,6 +286,8 @@ class Player:
     def write(self, playing: Playing, packet: list[Delta], now: float, until: float) -> float:
         """Deliver packets until something else happens before the next one; return the time of the last packet."""
         session, heap, number, started_at = self.session, self.heap, playing.number, playing.started_at
+        if playing.reads:
+            self.leave(playing, now)
         while True:
             playing.written += packet[0].tokens if len(packet) == 1 else sum([d.tokens for d in packet])
             effects = session.deltas(number, packet, now)
@@ -330,6 +334,8 @@ class Player:
                 self.stop(playing, now, usage)
                 return
             playing.written += sum([d.tokens for d in event])
+            if playing.reads:
+                self.leave(playing, now)
             self.apply(session.deltas(number, event, now), now)
             self.schedule(playing)
         elif type(event) is Ended:
@@ -355,7 +361,7 @@ class Player:
     def leave(self, playing: Playing, now: float) -> None:
         """Free the attempt's slot, or its place in the queue, for the attempt that waits for it."""
         if playing.works and self.devices:
-            playing.works = False
+            playing.works = playing.reads = False
             endpoint = playing.start.endpoint
             self.devices[endpoint].leave(playing, now, keeps=endpoint in self.holding)
         successor, playing.successor = playing.successor, None
@@ -392,7 +398,9 @@ class Player:
         if device is None:
             self.begin(playing, now)
         else:
-            playing.works = True
+            playing.works, playing.reads = True, device.overlap_s is not None
+            if playing.reads:  # asked now, and charged from now on
+                self.script(playing, now)
             device.enter(playing, now)
 
     def begin(self, playing: Playing, at: float) -> None:
@@ -407,13 +415,21 @@ class Player:
             done_at = at + self.scripts.reads_s(start.endpoint, unread)
             self.push(playing, done_at, Parked(Usage()))
             return
-        playing.started_at = at
-        playing.events, playing.prompt_tokens, playing.cached_tokens = self.scripts.script(
-            start, kept=self.kept(start.endpoint, at)
-        )
+        if playing.reads:
+            overlap_s = self.devices[start.endpoint].overlap_s if self.devices else None
+            playing.started_at = max(playing.started_at, at - (overlap_s or 0.0))
+        else:
+            self.script(playing, at)
         if self.session.candidates[start.endpoint].announces:
             self.push(playing, at, Started(playing.cached_tokens))
         self.schedule(playing)
+
+    def script(self, playing: Playing, at: float) -> None:
+        """Give an attempt its script, from time `at` on."""
+        start, playing.started_at = playing.start, at
+        playing.events, playing.prompt_tokens, playing.cached_tokens = self.scripts.script(
+            start, kept=self.kept(start.endpoint, at)
+        )
 
     def kept(self, endpoint: str, now: float) -> int | None:
         """Return how many tokens of the answer an endpoint has kept, or has read to draft; None: not the prompt."""

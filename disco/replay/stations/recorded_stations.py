@@ -212,7 +212,7 @@ class Recording:
             context_tokens=candidate.context_tokens,
             rank=candidate.rank,
             slots=1 if candidate.reach == "device" else None,
-            crowd=times.crowd,
+            overlap_s=times.overlap_s,
             silence_s=candidate.silence_s,
             slow_start=candidate.slow_start,
             model=self.models.get(name, ""),
@@ -420,15 +420,16 @@ class _InTime:
     """What each endpoint had to do when, of all answers of a recording."""
 
     def __init__(self, records: Sequence[RouteRecord]) -> None:
-        begins: dict[str, list[float]] = {}
-        ends: dict[str, list[float]] = {}
+        found: dict[str, list[tuple[float, float]]] = {}
         for record in records:
             for one in record.attempts:
-                if record.created_s is not None and one.ended_s is not None:
-                    begins.setdefault(one.endpoint, []).append(record.created_s + one.started_s)
-                    ends.setdefault(one.endpoint, []).append(record.created_s + one.ended_s)
-        self._begins = {name: np.sort(times) for name, times in begins.items()}
-        self._ends = {name: np.sort(times) for name, times in ends.items()}
+                read_s = one.ended_s if one.first_content_s is None else one.first_content_s
+                if record.created_s is not None and read_s is not None:
+                    times = record.created_s + one.started_s, record.created_s + read_s
+                    found.setdefault(one.endpoint, []).append(times)
+        columns = {name: np.array(sorted(times)).T for name, times in found.items()}
+        self._begins = {name: begins for name, (begins, _) in columns.items()}
+        self._read = {name: np.maximum.accumulate(read) for name, (_, read) in columns.items()}
 
     def seen(self, record: RouteRecord, attempts: Sequence[AttemptRecord]) -> dict[str, Seen]:
         """Return what these attempts at an answer show, from when their turn came."""
@@ -437,9 +438,9 @@ class _InTime:
             if record.created_s is None or one.place == "device" or one.endpoint not in self._begins:
                 continue
             at = record.created_s + one.started_s
-            begun = int(np.searchsorted(self._begins[one.endpoint], at, side="left"))
-            ended = int(np.searchsorted(self._ends[one.endpoint], at, side="right"))
-            found[one.endpoint] = replace(found[one.endpoint], others=max(begun - ended, 0))
+            before = int(np.searchsorted(self._begins[one.endpoint], at, side="left"))
+            until = self._read[one.endpoint][before - 1] if before else at
+            found[one.endpoint] = replace(found[one.endpoint], behind_s=max(float(until) - at, 0.0))
         return found
 
 

@@ -53,8 +53,9 @@ class Station:
         silence_s, slow_start: what is known of the endpoint's silences (`Candidate`); None: nothing, so that no other
             endpoint starts because this one is silent.
         slots: answers that the endpoint works on at once, others queue in order of arrival; None: no queue.
-        crowd: how many times as long its TTFT and a token take while it has 0, 1, ... other answers to write when an
-            attempt starts, and at last as many or more; empty: it does not matter.
+        overlap_s: it reads one prompt at a time, as a server of one's own may: an attempt reads when those before it
+            have written their first token, or ended. So many seconds of its TTFT (the network's) pass before that.
+            None: prompts do not wait for each other.
         load_s: time to load the model; 0 if it needs none.
         idle_unload_s: the model is unloaded after this time without work, s, and is not loaded at the beginning; None:
             the model is always loaded.
@@ -84,7 +85,7 @@ class Station:
     silence_s: float | None = None
     slow_start: float | None = None
     slots: int | None = None
-    crowd: tuple[tuple[float, float], ...] = ()
+    overlap_s: float | None = None
     load_s: float = 0.0
     idle_unload_s: float | None = None
     fault: Fault | None = None
@@ -216,13 +217,18 @@ class Station:
     @property
     def queues(self) -> bool:
         """Whether one request at the endpoint can affect the next."""
-        return self.slots is not None or self.idle_unload_s is not None or bool(self.crowd)
+        return self.slots is not None or self.idle_unload_s is not None or self.overlap_s is not None
 
     def device(self) -> SharedDevice | None:
         """Return the endpoint's queue at the beginning of a replay; None if requests do not affect each other."""
         if not self.queues:
             return None
-        return SharedDevice(slots=self.slots, load_s=self.load_s, idle_unload_s=self.idle_unload_s)
+        return SharedDevice(
+            slots=self.slots if self.overlap_s is None else 1,
+            load_s=self.load_s,
+            idle_unload_s=self.idle_unload_s,
+            overlap_s=self.overlap_s,
+        )
 
     def candidate(self, *, cold: bool = False) -> Candidate:
         """Return the endpoint as dispatch and session see it; `cold`: its model has to be loaded."""

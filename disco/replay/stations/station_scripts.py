@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice, repeat
 from random import Random
@@ -15,7 +15,6 @@ from disco.events import Delta, Ended, Usage
 from disco.judging import best_label
 from disco.profiles import LinearFit
 from disco.replay.pairs.pair_rounds import Asked, PairRounds
-from disco.replay.simulator.device_queue import SharedDevice
 from disco.replay.stations.station import Station
 from disco.replay.stations.station_workload import StationWorkload
 from disco.request import Prefix
@@ -37,7 +36,7 @@ class Answers:
     """
 
     # Read only after the constructor.
-    __slots__ = ("classes", "columns", "devices", "limit_of", "prompt_tokens", "prose", "reads_as_live")
+    __slots__ = ("classes", "columns", "limit_of", "prompt_tokens", "prose", "reads_as_live")
 
     def __init__(
         self,
@@ -45,7 +44,6 @@ class Answers:
         stations: Sequence[Station],
         *,
         reads_as_live: bool = False,
-        devices: Mapping[str, SharedDevice] | None = None,
     ) -> None:
         """Take the columns of a workload.
 
@@ -54,10 +52,8 @@ class Answers:
             stations: in the workload's order.
             reads_as_live: a station with a line reports its reading where that is asked for, is charged only for what
                 it has read, and reads the last token of what it kept again.
-            devices: what each station works on, by name; needed where stations have a `crowd`.
         """
         self.reads_as_live = reads_as_live
-        self.devices: Mapping[str, SharedDevice] = devices or {}
         # Lists: reading a float from a list costs a tenth of reading it from an array.
         self.prompt_tokens: list[int] = workload.prompt_tokens.tolist()
         self.limit_of = workload.limit_of
@@ -87,7 +83,6 @@ class _Columns:
         "again",
         "answer_tokens",
         "cached_tokens",
-        "crowd",
         "drawn",
         "estimates",
         "fault",
@@ -119,7 +114,6 @@ class _Columns:
         self.logp = workload.logp.get(station.name)
         self.label_scores = workload.label_scores.get(station.name)
         self.again = workload.again[column]
-        self.crowd = station.crowd
         self.fault = station.fault
         self.pair = pair = station.pair
         self.split = station.split
@@ -189,10 +183,6 @@ class AnswerScripts:
             if station.cached_tokens is not None:
                 cached_tokens = station.cached_tokens[row]
         tpot_s = station.tpot_s[row]
-        if station.crowd:  # the device counts this attempt, too
-            others = max(answers.devices[name].works_on - 1, 0)
-            slower, paced = station.crowd[min(others, len(station.crowd) - 1)]
-            ttft_s, tpot_s = ttft_s * slower, tpot_s * paced
         fault = station.fault
         if fault is not None:
             is_faulty = self._later(station).random() < fault.probability if again else station.faulty[row]

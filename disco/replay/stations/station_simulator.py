@@ -208,9 +208,7 @@ class _Replay:
         self.devices: dict[str, SharedDevice] = {
             station.name: device for station in self.stations if (device := station.device()) is not None
         }
-        self.answers = Answers(
-            workload, self.stations, reads_as_live=self.live is not None, devices=self.devices
-        )
+        self.answers = Answers(workload, self.stations, reads_as_live=self.live is not None)
         self.pace, self.pace_tps = pace, None if pace is None else pace.tps
         fails = any(station.fault is not None for station in self.stations)
         self.timeouts = timeouts or (_SILENCES if fails else _NO_CLOCKS)

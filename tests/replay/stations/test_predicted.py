@@ -170,7 +170,7 @@ def test_answers_wait_for_each_other_and_losers_are_charged_as_live(tmp_path, ca
 
 
 def test_a_server_that_has_much_to_do_is_as_slow_as_it_was(tmp_path):
-    """A server of one's own takes longer for each answer that it writes at once, which arrivals decide."""
+    """A server of one's own reads one prompt after another, so that arrivals decide how long they wait."""
     rng = np.random.default_rng(4)
     requests, server = (
         600,
@@ -179,7 +179,7 @@ def test_a_server_that_has_much_to_do_is_as_slow_as_it_was(tmp_path):
             "any",
             Rates(1e-6, 4e-6),
             Empirical.from_samples([0.4]),
-            crowd=((1.0, 1.0), (2.0, 2.0), (3.0, 3.0), (4.0, 4.0)),
+            overlap_s=0.1,
         ),
     )
     # Requests come in bursts: more of them in the second half.
@@ -199,6 +199,32 @@ def test_a_server_that_has_much_to_do_is_as_slow_as_it_was(tmp_path):
     assert abs(found["TTFT P90, s"]["error"]["mean"]) < 0.15
     again, _ = predicted(path)
     assert abs(again["TTFT P99, s"]["error"]["mean"]) < 0.05
+
+
+def test_of_lost_races_it_is_known_how_often_the_server_wins(tmp_path):
+    """A server a little slower than the device wins where the device still writes what the server has dropped."""
+    stations = (
+        Station("device", "device", Rates(1e-9, 1e-9), LinearFit(0.0056, 0.02, 1.0, 9), slots=1),
+        Station("server", "any", Rates(1e-6, 4e-6), Empirical.from_samples([0.4]), rank=1, overlap_s=0.07),
+    )
+    rng, requests = np.random.default_rng(8), 800
+    prompts = rng.integers(20, 110, requests)
+    known = {
+        name: KnownTimes(ttft_s=(c_s + k_s * prompts) * rng.lognormal(0.0, 0.08, requests))
+        for name, c_s, k_s in (("device", 0.02, 0.0056), ("server", 0.07, 0.0064))
+    }
+    trace = Trace.of(
+        arrival_s=np.cumsum(rng.exponential(1.5, requests)),
+        prompt_tokens=prompts,
+        output_tokens=rng.integers(8, 16, requests),
+    )
+    workload, records = resolve_stations(trace, stations, seed=0, known=known), {}
+    simulate_stations(workload, stations, AsLive(load_preset("fast")), on_record=records.__setitem__)
+    made = [replace(records[row], created_s=BEGAN_S + at) for row, at in enumerate(trace.arrival_s.tolist())]
+    found, _ = predicted(written(tmp_path / "routes.jsonl", made), "--fit-on", "0.5")
+    assert 0.1 < found["begun by server"]["lived"] < 0.5
+    assert abs(found["begun by server"]["error"]["mean"]) < 0.015
+    assert abs(found["TTFT P99, s"]["error"]["mean"]) < 0.05
 
 
 def test_each_preset_of_a_recording_has_a_table(tmp_path, capsys):
