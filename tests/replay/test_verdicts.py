@@ -152,7 +152,7 @@ def test_what_has_no_verdicts_is_refused_with_the_remedy(tmp_path, capsys):
         ((), "has no verdicts"),
         (("--beta", "1"), "between 0 and 1"),
         (("--beta", "some"), "write betas as 0.5"),
-        (("--histories", "nowhere"), "no such file"),
+        (("--histories", "nowhere"), "there is no file nowhere"),
         (("--histories", str(path)), "holds no histories"),
     ):
         assert main(["replay", str(path), "--verdicts", *more]) == 2
