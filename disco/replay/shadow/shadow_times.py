@@ -338,8 +338,9 @@ class _Usual:
         over_s = np.array([one.over_s for one in lost], dtype=np.float64)
         below = np.asarray(ratio.cdf(over_s / usual_s))[:, None]
         levels = below + (1.0 - below) * ((np.arange(_BEYOND) + 0.5) / _BEYOND)
-        beyond: Floats = np.maximum(ratio.quantile(levels) * usual_s[:, None], over_s[:, None])
-        return beyond.mean(axis=1)
+        beyond_s = np.maximum(ratio.quantile(levels) * usual_s[:, None], over_s[:, None])
+        likely_s: Floats = beyond_s.mean(axis=1)
+        return likely_s
 
 
 def _estimated(seen_s: Sequence[float], over_s: Sequence[float]) -> Empirical:
