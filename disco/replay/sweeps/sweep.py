@@ -118,11 +118,11 @@ def run_sweep(
     in a fixed order, so every executor gives the same numbers to the last bit.
 
     The oracles are worked out last, by the vectorised evaluator whatever the arms' own is: they are bounds on the time
-    to first token, and have no answers. No arm has a smaller figure than the oracle that it is compared with, because
-    that one may take as many tokens as the arm did, where that is more than the budget. Nor has an arm of the same
-    budget a smaller figure than a line of the arm "oracle", which may take as many as the arm of its budget that took
-    most. Each of TTFT's mean, P50, P90 and P99 in such a line is that of the oracle that minimises it; what else is in
-    the line belongs to the oracle that minimises the mean.
+    to first token, and have no answers. Each budget has one oracle, with which its arms are compared, and which the arm
+    "oracle" shows. No arm has a smaller figure than that, because it may take as many tokens as the arm of its budget
+    that took most. An arm without a budget is compared with one that may take as many as it did. Each of TTFT's mean,
+    P50, P90 and P99 in such a line is that of the oracle that minimises it; what else is in the line belongs to the
+    oracle that minimises the mean.
 
     Args:
         source: the trace; see `Source`.
@@ -281,9 +281,12 @@ def _bounds(
 
 
 def _share(arm: Arm, arms: Sequence[Arm], figures: Figures, scenario: str, seed: int) -> float:
-    """Return the budget of the oracle that an arm is compared with, or, for an oracle, that it shows."""
+    """Return the budget of the oracle that an arm is compared with, or, for an oracle, that it shows.
+
+    One oracle for each budget, which may take as many tokens as the arm of that budget that took most.
+    """
     spenders = [arm]
-    if arm.policy == ORACLE:
+    if not keeps_no_budget(arm.policy):
         spenders = [
             other
             for other in arms

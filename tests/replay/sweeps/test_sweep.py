@@ -97,6 +97,9 @@ def test_nothing_beats_the_oracle(evaluator, data):
             for name in (f"ttft_{figure}_s" for figure in QUANTILES):
                 best, own = (getattr(one, name).mean for one in (shown[cell.arm.budget], cell.summary))
                 assert best <= own + 1e-9, (cell.arm, name)
+            # The distance is that to the line which the table shows.
+            row_s = shown[cell.arm.budget].ttft_p99_s.mean
+            assert cell.regret_p99_s.mean == pytest.approx(cell.summary.ttft_p99_s.mean - row_s, abs=1e-9)
 
 
 def test_the_oracle_has_the_p99_of_the_policies():
