@@ -100,6 +100,10 @@ class Station:
             )
         if self.slots is not None and self.slots < 1:
             raise ConfigurationError(f"station {self.name!r} must have at least 1 slot, not {self.slots}")
+        if self.overlap_s is not None and not (self.overlap_s >= 0 and self.slots is None):
+            raise ConfigurationError(
+                f"station {self.name!r} has overlap_s = {self.overlap_s}: it is 0 s or more, and without slots"
+            )
         if not self.load_s >= 0:
             raise ConfigurationError(
                 f"station {self.name!r} has load_s = {self.load_s}; the time to load its model must be 0 s or more"
