@@ -80,7 +80,8 @@ async def record(given: Any, folder: Path) -> None:
                 )
                 await clients[name].warm_up()
             os.sched_setaffinity(0, cores)
-            for turn, begin in enumerate(range(0, given.answers, given.block)):
+            first = given.seed * given.answers
+            for turn, begin in enumerate(range(0, given.answers, given.block), first):
                 size = min(given.block, given.answers - begin)
                 for name, client in clients.items():
                     await block(client, name, turn, size, given.interval, found[name])
@@ -139,6 +140,7 @@ async def main() -> None:
         presets=(["fast", "cheap"], "two of them"),
         interval=(1.5, "mean seconds between two requests"),
         block=(50, "answers of one preset before the other one's turn"),
+        seed=(0, "of prompts, lengths and arrivals"),
         folder=("", "keep the recordings there; where it has them already, they are taken as they are"),
     )
     with tempfile.TemporaryDirectory() as temporary:

@@ -189,11 +189,7 @@ def _notes(
         notes.append(
             f"Left out, because no time to a first token of theirs is recorded: {', '.join(unknown)}."
         )
-    few = [name for name, times in known.times.items() if not times.learnt]
-    if few:
-        notes.append(
-            f"Few first tokens are known of {', '.join(few)}: the times not measured are drawn from these."
-        )
+    notes += known.notes()
     if len(recording.answers) < FEW:
         notes.append(f"{plural(len(recording.answers), 'answer')} say little of a P99.")
     if len(presets) > 1:

@@ -121,11 +121,7 @@ def _notes(recording: Recording, presets: list[Preset], *, drafts: bool) -> list
             f"Left out, because no time to a first token of theirs is recorded: {', '.join(recording.never_seen)}. "
             "Record some answers that they begin to have them replayed."
         )
-    few = [name for name, times in recording.times.items() if not times.learnt]
-    if few:
-        notes.append(
-            f"Few first tokens were recorded of {', '.join(few)}: their other times are drawn from these."
-        )
+    notes += recording.notes()
     if recording.failed:
         notes.append(
             f"{plural(recording.failed, 'attempt')} failed here, and none does in the replay: their times are drawn."

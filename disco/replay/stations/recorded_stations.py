@@ -21,7 +21,7 @@ from disco.record.left_out import SkipLog, Skipped
 from disco.record.reading import records_of
 from disco.replay.formats.route_records import on_mains
 from disco.replay.shadow.shadow_recording import Seen, candidate_of, counted_tokens, seen_in
-from disco.replay.shadow.shadow_times import EndpointTimes
+from disco.replay.shadow.shadow_times import ENOUGH_STARTS, EndpointTimes, came_behind
 from disco.replay.stations.station import DEFAULT_TPS, Station, key_of
 from disco.replay.stations.station_outcome import Came, came_of
 from disco.replay.stations.station_workload import KnownTimes, StationWorkload, resolve_stations
@@ -142,6 +142,26 @@ class Recording:
         highest = max(station.rank for station in stations)
         return tuple(s.name for s in stations if s.rank < highest and not self.scores.get(s.name))
 
+    def notes(self) -> list[str]:
+        """Return what a reader must know of the endpoints' times, in sentences."""
+        found = []
+        if few := [name for name, times in self.times.items() if not times.learnt]:
+            found.append(
+                f"Few first tokens are known of {', '.join(few)}: times not measured are drawn from these."
+            )
+        in_turn = [name for name, times in self.times.items() if times.overlap_s is not None]
+        assumed = [name for name in in_turn if len(came_behind(self.shown[name])) < ENOUGH_STARTS]
+        if seen := [name for name in in_turn if name not in assumed]:
+            found.append(
+                f"Prompts wait for each other at {', '.join(seen)}, as recorded: it reads one at a time."
+            )
+        if assumed:
+            found.append(
+                f"Prompts wait for each other at {', '.join(assumed)}: too few met there to show it, but its times "
+                "are those of one machine, which grow with what it reads."
+            )
+        return found
+
     def fitted_on(self, other: Recording, rng: np.random.Generator) -> Recording:
         """Return these requests with all that is known of the endpoints from another recording, and nothing measured.
 
@@ -176,6 +196,7 @@ class Recording:
                 for one, level in zip(self.answers, levels, strict=False)
             ),
             models={**other.models, **self.models},
+            shown=other.shown,
             times={name: other.times[name] for name in self.candidates if name in other.times},
             scores=other.scores,
             counts=other.counts,
