@@ -67,9 +67,9 @@ class CommandParser(argparse.ArgumentParser):
 
     def _meant(self, argument: str) -> str:
         """Return a question that suggests the option nearest to a mistyped one; empty if none is near."""
-        near = difflib.get_close_matches(
-            argument.partition("=")[0], self._option_string_actions, n=1, cutoff=0.75
-        )
+        parsers = self._siblings.values() or [self]
+        options = [option for one in parsers for option in one._option_string_actions]  # noqa: SLF001 - of this class
+        near = difflib.get_close_matches(argument.partition("=")[0], options, n=1, cutoff=0.75)
         return f". Did you mean {near[0]}?" if near else ""
 
     def _options(self) -> list[str]:

@@ -112,7 +112,7 @@ def text_of(path: str | Path) -> str:
     with open_text(file) as text, readable(file, lambda: len(found)):
         for line in lines(text, file):
             found.append(line)
-    return "".join(found).replace("\r\n", "\n")
+    return "".join(found).replace("\r\n", "\n").replace("\r", "\n")
 
 
 @contextmanager

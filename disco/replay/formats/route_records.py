@@ -8,6 +8,7 @@ them). A time that was cut off, because the other side's first token came earlie
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -65,7 +66,7 @@ def _row(line: Any) -> Row | None:
         "preset": record.preset,
         "exchange_rate": record.exchange_rate,
         "winner": record.winner,
-        "endpoints": ", ".join(e.name for e in record.endpoints),
+        "endpoints": json.dumps([e.name for e in record.endpoints]),
         "finish_reason": record.finish_reason,
         "moved": any(move.outcome == "switched" for move in record.migrations),
         "drafted_tokens": sum(

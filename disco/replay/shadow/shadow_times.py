@@ -32,8 +32,8 @@ IN_BAND = 50
 """First tokens of prompts of about the same length from which on these are a distribution of their own."""
 
 ALL_READING = 0.5
-"""R² of a server's times to first token by what it read: from there on it counts as one that reads in turn, where too
-few answers met to show it. One machine had 0.59 to 0.95, a large provider 0.002 (gpt-4.1-nano, 2026)."""
+"""R² of a server's times to first token by what it read, below which it counts as one that does not read in turn. One
+machine had 0.59 to 0.95, a large provider 0.002 (gpt-4.1-nano, 2026)."""
 
 _MOST_BANDS = 10
 _LEVELS = 50  # of a distribution that is made of several
@@ -50,14 +50,14 @@ class EndpointTimes:
 
     Attributes:
         line: of an endpoint on a device, its TTFT by the tokens it reads, by which plans are made.
-        ttft: its TTFT; with a line, as a multiple of the line's.
+        ttft: its TTFT, from its start; with a line, as a multiple of the line's.
         tpot: time per token; None: not seen.
         learnt: the recording shows enough of them; False: they are few, or what the client assumed when it planned.
         bands: TTFT for prompts of up to so many tokens, in order, as a multiple of the line's or of `by_length`; longer
             ones count as those of the last. Empty where too few were seen.
         cached: tokens of the prompt in its cache; None: not seen.
-        overlap_s: of a server that reads one prompt at a time (`Station.overlap_s`): all its TTFTs are from its turn.
-            None: it does not, as a large provider, or the recording does not show it.
+        overlap_s: of a server that reads one prompt at a time (`Station.overlap_s`): `bands`, `by_length` and `ratio`
+            are of times from its turn. None: it does not, as a large provider, or the recording does not show it.
         by_length: of a server, its TTFT by the tokens it reads; None: it does not depend on them.
         ratio: of a server, its TTFT as a multiple of that.
     """
@@ -80,31 +80,38 @@ class EndpointTimes:
             candidate: what the client knew at last; used where the recording shows too little.
             seen: all that the recording shows of the endpoint.
         """
-        by_length: LinearFit | None = None
-        overlap_s = None
-        if candidate.place != "device":
-            seen = _with_usual_cache(seen)
-            overlap_s = _overlap_s(seen)
         rates = [one.tpot_s for one in seen if one.tpot_s]
         tpot = Empirical.from_samples(rates) if rates else None
-        if candidate.place != "device":
-            at_once = [one for one in seen if not _waited(one, overlap_s)]
-            if sum(one.ttft_s is not None for one in at_once) < ENOUGH_STARTS:
-                at_once = [_from_turn(one, overlap_s) for one in seen]
-            seen = at_once
-            by_length = _by_length(seen)
-        warm = [one for one in seen if one.ttft_s is not None and not one.cold]
-        lost = [one for one in seen if one.over_s is not None and not one.cold]
-        kept = [float(one.cached_tokens) for one in warm]
-        cached = Empirical.from_samples(kept) if kept else None
-        if candidate.place != "device":
-            if len(warm) < FEWEST_STARTS and (_is_believed(candidate) or not warm):
-                return cls(None, _believed(candidate), tpot, learnt=False, cached=cached, overlap_s=overlap_s)
-            usual = _Usual(by_length)
-            ratio = usual.estimated(warm, lost)
-            ttft = usual.of_all(ratio, [*warm, *lost])
-            learnt, bands = len(warm) >= ENOUGH_STARTS, usual.bands(warm, lost)
-            return cls(None, ttft, tpot, learnt, bands, cached, overlap_s, by_length, ratio)
+        of = cls._of_device if candidate.place == "device" else cls._of_server
+        return of(candidate, seen, tpot)
+
+    @classmethod
+    def _of_server(cls, candidate: Candidate, seen: Sequence[Seen], tpot: Empirical | None) -> EndpointTimes:
+        seen = _with_usual_cache(seen)
+        overlap_s = _overlap_s(seen)
+        at_once = [one for one in seen if not _waited(one, overlap_s)]
+        if len(_parted(at_once)[0]) < ENOUGH_STARTS:
+            at_once = [_from_turn(one, overlap_s) for one in seen]
+        warm, lost = _parted(at_once)
+        cached = _cached(warm)
+        if len(warm) < FEWEST_STARTS and (_is_believed(candidate) or not warm):
+            return cls(None, _believed(candidate), tpot, learnt=False, cached=cached, overlap_s=overlap_s)
+        by_length = _by_length(at_once)
+        usual = _Usual(by_length)
+        ratio = usual.estimated(warm, lost)
+        # Plans are made with what a client sees, which is from the start.
+        ttft = (
+            usual.of_all(ratio, [*warm, *lost])
+            if overlap_s is None
+            else _Usual(None).estimated(*_parted(seen))
+        )
+        learnt, bands = len(warm) >= ENOUGH_STARTS, usual.bands(warm, lost)
+        return cls(None, ttft, tpot, learnt, bands, cached, overlap_s, by_length, ratio)
+
+    @classmethod
+    def _of_device(cls, candidate: Candidate, seen: Sequence[Seen], tpot: Empirical | None) -> EndpointTimes:
+        warm, lost = _parted(seen)
+        cached = _cached(warm)
         known = [one for one in warm if one.read_tokens > 0]
         if len(known) < FEWEST_STARTS and (_is_believed(candidate) or not known):
             k = 0.0 if math.isinf(candidate.prefill_tps) else 1.0 / candidate.prefill_tps
@@ -169,11 +176,10 @@ class EndpointTimes:
             held = self.cached_tokens(seen.prompt_tokens, 0.5)
         usual_s = self._usual_s(seen.prompt_tokens, held)
         ttft = self._of_length(seen.prompt_tokens)
-        if waited:
-            pass  # when its turn came is not known to some hundredths of a second
-        elif seen.ttft_s is not None and not seen.cold:
+        # Of one that waited, it is not known to some hundredths of a second when its turn came.
+        if seen.ttft_s is not None and not seen.cold and not waited:
             level = _level(ttft, seen.ttft_s / usual_s, drawn)
-        elif seen.over_s is not None:
+        elif seen.over_s is not None and not waited:
             below = float(ttft.cdf(seen.over_s / usual_s))
             level = below + (1.0 - below) * drawn
         if seen.tpot_s and self.tpot is not None:
@@ -206,6 +212,16 @@ class EndpointTimes:
         return usual_s if self.tpot is None else float(self.tpot.quantile(level))
 
 
+def _parted(seen: Sequence[Seen]) -> tuple[list[Seen], list[Seen]]:
+    """Return the first tokens, and those that are only known to be later; not of a model that had to be loaded."""
+    warm = [one for one in seen if not one.cold]
+    return [one for one in warm if one.ttft_s is not None], [one for one in warm if one.over_s is not None]
+
+
+def _cached(warm: Sequence[Seen]) -> Empirical | None:
+    return Empirical.from_samples([float(one.cached_tokens) for one in warm]) if warm else None
+
+
 def _level(of: Empirical, value: float, drawn: float) -> float:
     """Return a level at which the distribution has this value."""
     low, high = float(of.cdf(value * (1.0 - 1e-9))), float(of.cdf(value * (1.0 + 1e-9)))
@@ -226,13 +242,12 @@ def _believed(candidate: Candidate) -> Empirical:
 
 
 def _by_length(seen: Sequence[Seen]) -> LinearFit | None:
-    """Return a server's TTFT by the tokens it reads; None where too few tell, or where it does not grow.
+    """Return a server's TTFT by the tokens it reads; None where too few tell, or where it is 0 or does not grow.
 
     A time that is only known to be longer counts as what it is likely to have been (Buckley and James 1979). Without
     these, the line would be that of the answers in which the server was quick.
     """
-    warm = [one for one in seen if one.ttft_s is not None and not one.cold]
-    lost = [one for one in seen if one.over_s is not None and not one.cold]
+    warm, lost = _parted(seen)
     tokens = np.array([_read(one) for one in warm], dtype=np.float64)
     if len(warm) < ENOUGH_STARTS or np.ptp(tokens) <= 0:
         return None
@@ -241,6 +256,8 @@ def _by_length(seen: Sequence[Seen]) -> LinearFit | None:
     if lost:
         tokens = np.concatenate([tokens, [_read(one) for one in lost]])
         for _ in range(_ROUNDS):
+            if line.ttft_s(1) <= 0.0:
+                return None
             likely_s = _Usual(line).likely_s(warm, lost)
             line = fit_line(tokens, np.concatenate([times_s, likely_s]), non_negative=True)
     return line if line.k_s_per_token > 0 else None
@@ -248,23 +265,26 @@ def _by_length(seen: Sequence[Seen]) -> LinearFit | None:
 
 def came_behind(seen: Sequence[Seen]) -> list[Seen]:
     """Return the first tokens of those whose endpoint had another prompt to read first."""
-    return [one for one in seen if one.behind_s > 0.0 and one.ttft_s is not None and not one.cold]
+    return [one for one in _parted(seen)[0] if one.behind_s > 0.0]
 
 
 def _overlap_s(seen: Sequence[Seen]) -> float | None:
     """Return `EndpointTimes.overlap_s`.
 
-    A server reads in turn where first tokens that came behind others are nearer to the line from their turn on than
-    from their start; where there are few of these, if its times are all reading (`ALL_READING`).
+    A server reads in turn where its times are all reading (`ALL_READING`), and first tokens that came behind others are
+    nearer to the line from their turn on than from their start, if there are such.
     """
     at_once = [one for one in seen if one.behind_s <= 0.0]
-    line = _by_length(at_once) or _by_length([_from_turn(one, 0.0) for one in seen])
-    behind = came_behind(seen)
+    line = _by_length(at_once)
     if line is None:
+        at_once = [_from_turn(one, 0.0) for one in seen]
+        line = _by_length(at_once)
+    plain = _by_length(_parted(at_once)[0])
+    if line is None or plain is None or plain.r2 < ALL_READING:
         return None
-    if len(behind) < ENOUGH_STARTS:
-        plain = _by_length([one for one in at_once if one.ttft_s is not None])
-        return line.c_s if plain is not None and plain.r2 >= ALL_READING else None
+    behind = came_behind(seen)
+    if not behind:
+        return line.c_s
 
     def error_s(some: Sequence[Seen]) -> float:
         return float(np.median([abs((one.ttft_s or 0.0) - line.ttft_s(_read(one))) for one in some]))
@@ -280,12 +300,12 @@ def _waited(seen: Seen, overlap_s: float | None) -> bool:
 def _from_turn(seen: Seen, overlap_s: float | None) -> Seen:
     """Return the times from the turn of the prompt, see `Station.overlap_s`."""
     wait_s = 0.0 if overlap_s is None else seen.behind_s - overlap_s
-    if wait_s <= 0.0:
+    if wait_s <= 0.0 or (seen.ttft_s is not None and seen.ttft_s <= wait_s):  # it did not wait
         return seen
     over_s = None if seen.over_s is None else seen.over_s - wait_s
     return replace(
         seen,
-        ttft_s=None if seen.ttft_s is None else max(seen.ttft_s - wait_s, 0.0),
+        ttft_s=None if seen.ttft_s is None else seen.ttft_s - wait_s,
         over_s=over_s if over_s is not None and over_s > 0.0 else None,
         behind_s=0.0,
     )

@@ -383,7 +383,10 @@ class Player:
 
     def schedule(self, playing: Playing) -> None:
         """Put the attempt's next event on the heap."""
-        scripted = next(playing.events, None)
+        self.put(playing, next(playing.events, None))
+
+    def put(self, playing: Playing, scripted: Scripted | None) -> None:
+        """Put an event of the attempt's script on the heap."""
         if scripted is not None and scripted[0] < math.inf:
             self.push(playing, playing.started_at + scripted[0], scripted[1])
 
@@ -398,7 +401,7 @@ class Player:
         if device is None:
             self.begin(playing, now)
         else:
-            playing.works, playing.reads = True, device.overlap_s is not None
+            playing.works, playing.reads = True, device.overlap_s is not None and playing.given is None
             if playing.reads:  # asked now, and charged from now on
                 self.script(playing, now)
             device.enter(playing, now)
@@ -415,11 +418,14 @@ class Player:
             done_at = at + self.scripts.reads_s(start.endpoint, unread)
             self.push(playing, done_at, Parked(Usage()))
             return
-        if playing.reads:
-            overlap_s = self.devices[start.endpoint].overlap_s if self.devices else None
-            playing.started_at = max(playing.started_at, at - (overlap_s or 0.0))
-        else:
-            self.script(playing, at)
+        if playing.reads and self.devices:
+            first = next(playing.events, None)
+            if first is not None:  # which does not come before its turn
+                overlap_s = self.devices[start.endpoint].overlap_s or 0.0
+                playing.started_at = max(playing.started_at, at - min(overlap_s, first[0]))
+                self.put(playing, first)
+            return
+        self.script(playing, at)
         if self.session.candidates[start.endpoint].announces:
             self.push(playing, at, Started(playing.cached_tokens))
         self.schedule(playing)

@@ -1,8 +1,9 @@
 """A recording replayed as it was made, beside what was lived: how far replay can be trusted, with intervals.
 
 Preset, endpoints, prices and arrivals are those of the recording; dispatch and session are the live ones, and answers
-meet in the queues of the endpoints on this machine. Fitted on another recording, or on an earlier part, nothing that
-was measured in an answer is copied: all its times are drawn from what the other one shows.
+meet in the queues of the endpoints on this machine, and of servers that read prompts in turn. Fitted on another
+recording, or on an earlier part, nothing that was measured in an answer is copied: all its times are drawn from what
+the other one shows.
 """
 
 from __future__ import annotations

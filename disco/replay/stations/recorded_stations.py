@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from disco.amounts import plural
 from disco.candidate import Candidate
 from disco.dispatch.presets import Preset
 from disco.errors import ConfigurationError
@@ -153,12 +154,12 @@ class Recording:
         assumed = [name for name in in_turn if len(came_behind(self.shown[name])) < ENOUGH_STARTS]
         if seen := [name for name in in_turn if name not in assumed]:
             found.append(
-                f"Prompts wait for each other at {', '.join(seen)}, as recorded: it reads one at a time."
+                f"Prompts wait for each other at {', '.join(seen)}, as recorded: one is read at a time."
             )
         if assumed:
             found.append(
-                f"Prompts wait for each other at {', '.join(assumed)}: too few met there to show it, but its times "
-                "are those of one machine, which grow with what it reads."
+                f"Prompts wait for each other at {', '.join(assumed)}: few met there to show it, but first tokens come "
+                "later the more is read, as from one machine."
             )
         return found
 
@@ -311,15 +312,7 @@ class Recording:
         )
 
     def _counted(self, name: str, answer: RecordedAnswer) -> int:
-        """Return the length of a prompt as this endpoint counts it: from its own count, another's, or the estimate."""
-        if name in answer.counted:
-            return answer.counted[name]
-        usual = self.counts.get(name)
-        for other, tokens in answer.counted.items():
-            if usual is not None and other in self.counts:
-                return round(tokens * usual / self.counts[other])
-            return tokens
-        return round(answer.prompt_tokens * (usual or 1.0))
+        return _counted(name, answer.counted, answer.prompt_tokens, self.counts)
 
     def _logp(self, name: str, levels: Sequence[float]) -> list[list[float]]:
         """Return log probabilities of each answer: as it was scored, else as another of this endpoint's answers was.
@@ -360,13 +353,24 @@ def read_halves(path: Path, share: float) -> tuple[Recording, Recording]:
     log = SkipLog(path)
     records = sorted(records_of(path, log), key=lambda one: one[1].created_s or 0.0)
     cut = round(share * len(records))
+    if not 0 < cut < len(records):
+        raise ConfigurationError(
+            f"the first {share:g} of {plural(len(records), 'record')} in {path} leaves nothing to fit on, or nothing "
+            "to predict. Choose another share, or record more."
+        )
     return _recording(path, records[:cut], log), _recording(path, records[cut:], SkipLog(path))
 
 
 def _recording(path: Path, numbered: Sequence[tuple[int, RouteRecord]], log: SkipLog) -> Recording:
     answers: list[RecordedAnswer] = []
     records: list[RouteRecord] = []
-    in_time = _InTime([record for _, record in numbered])
+    counts = _ratios(
+        (one.endpoint, one.prompt_tokens, record.prompt_tokens)
+        for _, record in numbered
+        for one in record.attempts
+        if one.kept_tokens and not one.prefix_chars
+    )
+    in_time = _InTime([record for _, record in numbered], counts)
     for number, line in numbered:
         record = on_mains(line)
         records.append(record)
@@ -405,11 +409,7 @@ def _recording(path: Path, numbered: Sequence[tuple[int, RouteRecord]], log: Ski
             if any(seen.ttft_s is not None for seen in shown[name])
         },
         scores={name: _scores(name, answers) for name in candidates},
-        counts=_ratios(
-            (one.endpoint, one.prompt_tokens, record.prompt_tokens)
-            for record, one in attempts
-            if one.kept_tokens and not one.prefix_chars
-        ),
+        counts=counts,
         told=_ratios(
             (one.endpoint, one.prompt_tokens, record.prompt_tokens)
             for record, one in attempts
@@ -437,15 +437,37 @@ def _ratios(counts: Iterable[tuple[str, int, int]]) -> dict[str, float]:
     return {name: counted / estimated for name, (counted, estimated) in sums.items()}
 
 
+def _counted(name: str, counted: Mapping[str, int], prompt_tokens: int, counts: Mapping[str, float]) -> int:
+    """Return the length of a prompt as an endpoint counts it: from its own count, another's, or the estimate."""
+    if name in counted:
+        return counted[name]
+    usual = counts.get(name)
+    for other, tokens in counted.items():
+        if usual is not None and other in counts:
+            return round(tokens * usual / counts[other])
+        return tokens
+    return round(prompt_tokens * (usual or 1.0))
+
+
+def _counts_of(attempts: Sequence[AttemptRecord]) -> dict[str, int]:
+    """Return by endpoint that wrote from the beginning what it counted of the prompt."""
+    return {
+        a.endpoint: a.prompt_tokens
+        for a in attempts
+        if a.kept_tokens and a.prompt_tokens and not a.prefix_chars
+    }
+
+
 class _InTime:
     """What each endpoint had to do when, of all answers of a recording."""
 
-    def __init__(self, records: Sequence[RouteRecord]) -> None:
+    def __init__(self, records: Sequence[RouteRecord], counts: Mapping[str, float]) -> None:
+        self._counts = counts
         found: dict[str, list[tuple[float, float]]] = {}
         for record in records:
             for one in record.attempts:
                 read_s = one.ended_s if one.first_content_s is None else one.first_content_s
-                if record.created_s is not None and read_s is not None:
+                if record.created_s is not None and read_s is not None and one.failure is None:
                     times = record.created_s + one.started_s, record.created_s + read_s
                     found.setdefault(one.endpoint, []).append(times)
         columns = {name: np.array(sorted(times)).T for name, times in found.items()}
@@ -455,6 +477,10 @@ class _InTime:
     def seen(self, record: RouteRecord, attempts: Sequence[AttemptRecord]) -> dict[str, Seen]:
         """Return what these attempts at an answer show, from when their turn came."""
         found = seen_in(attempts, counted_tokens(record), from_turn=True)
+        counted = _counts_of(record.attempts)
+        for name, seen in found.items():
+            tokens = _counted(name, counted, record.prompt_tokens, self._counts)
+            found[name] = replace(seen, prompt_tokens=tokens)
         for one in reversed(attempts):  # the first of each endpoint counts
             if record.created_s is None or one.place == "device" or one.endpoint not in self._begins:
                 continue
@@ -485,7 +511,7 @@ def _answer(record: RouteRecord, in_time: _InTime) -> RecordedAnswer | str:
         preset=record.preset,
         created_s=record.created_s,
         prompt_tokens=record.prompt_tokens,
-        counted={a.endpoint: a.prompt_tokens for a in whole if a.kept_tokens and a.prompt_tokens},
+        counted=_counts_of(record.attempts),
         answer_tokens=max(1, record.answer_tokens),
         max_tokens=record.max_tokens,
         task=next((one.task for one in record.judgements), ""),

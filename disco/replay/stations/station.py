@@ -100,9 +100,11 @@ class Station:
             )
         if self.slots is not None and self.slots < 1:
             raise ConfigurationError(f"station {self.name!r} must have at least 1 slot, not {self.slots}")
-        if self.overlap_s is not None and not (self.overlap_s >= 0 and self.slots is None):
+        alone = self.slots is None and self.idle_unload_s is None
+        if self.overlap_s is not None and not (self.overlap_s >= 0 and alone):
             raise ConfigurationError(
-                f"station {self.name!r} has overlap_s = {self.overlap_s}: it is 0 s or more, and without slots"
+                f"station {self.name!r} has overlap_s = {self.overlap_s}: it is 0 s or more, and without slots and "
+                "idle_unload_s"
             )
         if not self.load_s >= 0:
             raise ConfigurationError(

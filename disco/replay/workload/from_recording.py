@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -208,9 +209,11 @@ def other_endpoints(trace: Trace) -> list[str]:
     """Return the endpoints of a recording but the two whose prices its scenario has, in order."""
     two = {_endpoint(trace, side, None)[0] for side in ("device", "server") if has_side(trace, side)}
     names = dict.fromkeys(
-        name for row in dict.fromkeys(trace.features["endpoints"].tolist()) for name in row.split(", ")
+        name
+        for row in dict.fromkeys(trace.features["endpoints"].tolist())
+        for name in json.loads(row or "[]")
     )
-    return [name for name in names if name and name not in two]
+    return [name for name in names if name not in two]
 
 
 def with_recorded_price(profile: DeviceProfile, trace: Trace) -> DeviceProfile:

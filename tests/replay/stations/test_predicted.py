@@ -255,7 +255,7 @@ def test_what_cannot_be_predicted_is_refused(tmp_path, capsys):
         ([raced, "--fit-on", nothing], "is no recording"),
         ([raced, "--fit-on", "1.5"], "--fit-on is a share of the recording above 0 and below 1"),
         ([raced, "--fit-on", alone], "has no first token of server"),
-        ([raced, "--fit-on", "0.01"], "is no recording"),
+        ([raced, "--fit-on", "0.01"], "leaves nothing to fit on"),
     ):
         assert main(["replay", *map(str, options), "--as-recorded"]) != 0
         assert message in " ".join(capsys.readouterr().err.split()), options

@@ -123,7 +123,7 @@ def test_other_mistakes_are_named():
         r"names the station 'clout'.*cloud": lambda: simulate_stations(two, (PHONE, CLOUD), at("clout")),
         "column arrival_s is not in order": lambda: replace(two, arrival_s=np.array([1.0, 0.0])).check(),
         "at least 1 slot": lambda: replace(PHONE, slots=0),
-        "it is 0 s or more, and without slots": lambda: replace(PHONE, slots=None, overlap_s=-1.0),
+        "it is 0 s or more, and without slots and": lambda: replace(PHONE, slots=None, overlap_s=-1.0),
         "more than 0": lambda: replace(PHONE, decode_tps=0.0),
         "load its model": lambda: replace(PHONE, load_s=-1.0),
     }.items():  # fmt: skip
