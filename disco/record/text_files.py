@@ -7,6 +7,7 @@ import io
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from os import PathLike
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,7 +27,7 @@ _MAGIC = {
 }
 
 
-def existing_file(path: str | Path) -> Path:
+def existing_file(path: str | PathLike[str]) -> Path:
     """Return the path, if it is a file.
 
     Raises:
@@ -102,7 +103,7 @@ def rest(file: IO[str], path: Path) -> str:
     return text
 
 
-def text_of(path: str | Path) -> str:
+def text_of(path: str | PathLike[str]) -> str:
     """Return the whole text of a file that a user named.
 
     Raises:

@@ -124,7 +124,7 @@ def compare(paths: list[Path], size: int, folder: Path) -> None:
 
 def shown(table: Columns, name: str, by: str, recording: Recording, fitted_on: Recording | None) -> None:
     """A row of errors with their 95 % intervals; an exclamation mark says that an error is above its goal."""
-    found = predict(recording, load_preset(recording.answers[0].preset), fitted_on=fitted_on, seeds=20)
+    found = predict(recording, load_preset(recording.answers[0].preset), fitted_on=fitted_on, seeds=10)
     cells = []
     for figure, most in GOALS.items():
         error = found.figure(figure).error

@@ -68,6 +68,15 @@ def test_replay_says_what_to_change_to_and_what_it_would_have_saved(capsys):
     assert "a recording cannot know" in quality
 
 
+def test_the_preset_that_was_recorded_is_not_what_to_change_to(capsys):
+    """In what it would save, a replay differs from what was."""
+    thrifty = ["replay", "routes.jsonl", "--policy=recorded", "--policy=length_threshold", "--budget=0.1"]
+    recorded("routes.jsonl", *MIXED)
+    assert '(preset="cheap")' in said(capsys, *thrifty)[-2]
+    recorded("routes.jsonl", *MIXED, preset="cheap")
+    assert "cheap" not in said(capsys, *thrifty)[-1]
+
+
 def test_replay_keeps_what_nothing_is_better_than(capsys):
     """The device reads slowly: whatever asks it more is later, and the server was asked for all that it pays for."""
     path = recorded("routes.jsonl", *["server"] * 70, *["device"] * 25, s_per_token=0.05, server_s=0.3)

@@ -191,7 +191,7 @@ def _notes(
         )
     notes += known.notes()
     if len(recording.answers) < FEW:
-        notes.append(f"{plural(len(recording.answers), 'answer')} say little of a P99.")
+        notes.append(f"A P99 of {plural(len(recording.answers), 'answer')} is the longest of them.")
     if len(presets) > 1:
         notes.append("The answers of each preset are replayed apart: they do not wait for each other.")
     if not drafts and any("speculate" in preset.model_fields_set for preset in presets):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -245,9 +245,12 @@ def _replay(screen: Screen, arguments: argparse.Namespace) -> Replayed:
         )
     task = _task(arguments, trace)
     swept = _sweep(screen, arguments, trace, len(trace), task)
-    return _report(arguments, [*notes, *task.notes], swept), _advised(
-        swept.cells, task, Path(arguments.trace)
-    )
+    advised = _advised(swept.cells, task, Path(arguments.trace), _recorded_presets(trace))
+    return _report(arguments, [*notes, *task.notes], swept), advised
+
+
+def _recorded_presets(trace: Trace) -> set[str]:
+    return set(trace.features["preset"].astype(str).tolist()) if is_recording(trace) else set()
 
 
 def _sweep(
@@ -305,19 +308,29 @@ def _replay_in_chunks(screen: Screen, arguments: argparse.Namespace) -> Replayed
     return _report(arguments, [*notes, *task.notes], Swept(cells)), ()
 
 
-def _advised(cells: Sequence[Cell], task: _Task, path: Path) -> Sequence[str]:
-    """Return whether to change what was recorded, and to what, in sentences; nothing where that is not compared."""
+def _advised(cells: Sequence[Cell], task: _Task, path: Path, recorded: Collection[str]) -> Sequence[str]:
+    """Return whether to change what was recorded, and to what, in sentences; nothing where that is not compared.
+
+    The presets of the recording are not proposed: in what they would save, a replay differs from what was.
+    """
     was = [
         cell for cell in cells if cell.arm.policy == RECORDED and not (cell.arm.migrate or cell.arm.drafts)
     ]
-    others = [cell for cell in cells if cell.arm.policy not in NO_SETTINGS]
+    others = [
+        cell
+        for cell in cells
+        if cell.arm.policy not in NO_SETTINGS and _shipped_preset(cell.arm) not in recorded
+    ]
     if len(was) != 1 or not others:
         return ()
     before = came_to("what was", was[0].summary)
     lacks = too_little(before.requests, task.assumed)
     came = [came_to(_setting(cell.arm), cell.summary) for cell in others]
     otherwise = f" (`disco tune {path}` writes a preset)"
-    how = {one.name: _preset_of(cell.arm) or otherwise for one, cell in zip(came, others, strict=True)}
+    named = [_shipped_preset(cell.arm) for cell in others]
+    how = {
+        one.name: f' (preset="{name}")' if name else otherwise for one, name in zip(came, named, strict=True)
+    }
     return advice(before, came, lacks=lacks, how=how).sentences
 
 
@@ -325,15 +338,15 @@ def _setting(arm: Arm) -> str:
     return arm.label if is_budgetless(arm.policy) else f"{arm.label} at a budget of {arm.budget:g}"
 
 
-def _preset_of(arm: Arm) -> str:
-    """Return the shipped preset that has this policy and budget, in words; empty where none has."""
+def _shipped_preset(arm: Arm) -> str:
+    """Return the name of the shipped preset that has this policy and budget; empty where none has."""
     for name in available_presets():
         preset = load_preset(name)
         same = preset.dispatch.policy == arm.policy and (
             is_budgetless(arm.policy) or preset.dispatch.budget == arm.budget
         )
         if same and not preset.limits.local_only:
-            return f' (preset="{name}")'
+            return name
     return ""
 
 

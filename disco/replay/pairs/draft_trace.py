@@ -17,7 +17,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
 from typing import Any, Final
 
@@ -85,7 +85,7 @@ def read_drafts(path: str | PathLike[str]) -> list[DraftedRequest]:
         ConfigurationError: the file cannot be read, is empty, or a line is wrong; the message names line and field.
     """
     requests = []
-    for number, line in enumerate(text_of(fspath(path)).split("\n"), start=1):
+    for number, line in enumerate(text_of(path).split("\n"), start=1):
         if not line.strip():
             continue
         try:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from os import PathLike
-from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from disco.dispatch.sections import SpeculateSection
 from disco.profiles.profile_toml import read_toml, validate
+from disco.record.text_files import existing_file
 from disco.replay.pairs.draft_trace import read_drafts
 from disco.replay.pairs.simulated_pair import Pair
 from disco.speculate.seen import VerifyCurve
@@ -60,7 +60,7 @@ def load_pair(path: str | PathLike[str]) -> Pair:
     Raises:
         ConfigurationError: the file, or the trace that it names, cannot be read or is wrong; the message names the key.
     """
-    path = Path(path)
+    path = existing_file(path)
     content = validate(_PairFile, read_toml(path), path)
     rules = content.speculate
     acceptance = content.acceptance

@@ -181,7 +181,9 @@ def advice(was: Came, others: Sequence[Came], *, lacks: Sequence[str], how: Mapp
         alike = [one for one in better if one.by_device <= was.by_device + MORE_BY_DEVICE]
         if alike:
             one = min(alike, key=lambda one: _rank(one, was))
-            sentences.append(f"With no more answers by the device, {one.name} {_would(one, was)}.")
+            sentences.append(
+                f"If the device is to begin no more answers than now: {one.name} {_would(one, was)}."
+            )
     return Advice(tuple(sentences), best)
 
 
@@ -232,9 +234,11 @@ def _would(one: Came, was: Came) -> str:
     )
     first = f"P50 {seconds(one.ttft_p50_s)}, P90 {seconds(one.ttft_p90_s)}"
     before = f"P50 {seconds(was.ttft_p50_s)}, P90 {seconds(was.ttft_p90_s)}"
-    same = not any(_changes(one, was)[:2])
-    when = f"as soon as it came ({first})" if same else f"after {first} instead of {before}"
-    return f"would have {paid} over {plural(was.requests, 'request')}, with the first word {when}"
+    changes = set(_changes(one, was)[:2]) - {0}
+    how = {frozenset[int](): "no later than it came", frozenset({1}): "later", frozenset({-1}): "sooner"}
+    when = how.get(frozenset(changes), "at other times")
+    beside = f"{first} instead of {before}" if changes else first
+    return f"would have {paid} over {plural(was.requests, 'request')}, with the first word {when} ({beside})"
 
 
 def _keep(was: Came, others: Sequence[Came]) -> str:

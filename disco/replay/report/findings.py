@@ -125,8 +125,8 @@ def _best(group: Group, evaluator: str) -> _Best | None:
     regime = group.regime if len(_evaluators(group)) == 1 else f"{group.regime}, {evaluator}"
     return _Best(
         where=f"{group.scenario} ({regime})",
-        overall=min(within, key=_rank),
-        chosen=min(budgeted or within, key=_rank),
+        overall=_lowest(within),
+        chosen=_lowest(budgeted or within),
         limit=limit,
         baselines=baselines,
         conditions=tuple(filter(None, conditions)),
@@ -218,10 +218,13 @@ def _counted(named: Sequence[Named]) -> str:
     return ", ".join(f"{name} in {count}" for name, count in counts)
 
 
-def _rank(named: Named) -> tuple[float, float, bool]:
-    """Return the sort key: P99, then cost; of two equal cells, the one with a budget comes first."""
-    _, cell = named
-    return _p99(cell), _cost(cell), keeps_no_budget(cell.arm.policy)
+def _lowest(cells: Sequence[Named]) -> Named:
+    """Return the one of the lowest P99; of those alike in it the cheapest, and then one with a budget."""
+    least_s = min(_p99(cell) for _, cell in cells)
+    alike = [named for named in cells if _p99(named[1]) <= least_s + SAME_S]
+    return min(
+        alike, key=lambda named: (_cost(named[1]), _p99(named[1]), keeps_no_budget(named[1].arm.policy))
+    )
 
 
 def _keeps_budget(cell: Cell) -> bool:

@@ -227,6 +227,65 @@ def test_of_lost_races_it_is_known_how_often_the_server_wins(tmp_path):
     assert abs(found["TTFT P99, s"]["error"]["mean"]) < 0.05
 
 
+def asked_in_bursts(path, times_s, *, overlap_s=None, together=4):
+    """A recording of a server alone, asked several times at once; `times_s`: by prompt tokens, and a draw."""
+    server = Station("server", "any", Rates(1e-6, 4e-6), Empirical.from_samples([0.4]), overlap_s=overlap_s)
+    rng, requests = np.random.default_rng(9), 200
+    prompts = rng.integers(50, 2000, requests)
+    arrivals = 20.0 * (np.arange(requests) // together) + 0.01 * (np.arange(requests) % together)
+    trace = Trace.of(arrival_s=arrivals, prompt_tokens=prompts, output_tokens=[10] * requests)
+    known = KnownTimes(ttft_s=np.maximum(times_s(prompts, rng), 0.0))
+    workload, records = resolve_stations(trace, [server], seed=0, known={"server": known}), {}
+    simulate_stations(workload, [server], AsLive(load_preset("server-first")), on_record=records.__setitem__)
+    made = [replace(records[row], created_s=BEGAN_S + at) for row, at in enumerate(arrivals.tolist())]
+    return written(path, made)
+
+
+def reading(prompts, rng):
+    return (0.1 + 5e-4 * prompts) * rng.lognormal(0.0, 0.1, prompts.size)
+
+
+def provider(prompts, rng):
+    """As slow for short prompts as for long ones, and slow for a while now and then."""
+    slow = np.repeat(rng.random(prompts.size // 10) < 0.2, 10)
+    return np.where(slow, 3.0, 0.6) * rng.lognormal(0.0, 0.3, prompts.size)
+
+
+@pytest.mark.parametrize(
+    ("times_s", "options", "said"),
+    [
+        (reading, {"overlap_s": 0.1}, "wait for each other at server, as recorded"),
+        (reading, {"overlap_s": 0.1, "together": 1}, "wait for each other at server: few met there"),
+        (reading, {}, ""),  # as fast as it reads, and all at once
+        (provider, {}, ""),
+        (lambda prompts, rng: np.zeros(prompts.size), {}, ""),
+    ],
+)
+def test_whether_prompts_wait_for_each_other_at_a_server_is_said(tmp_path, times_s, options, said):
+    _, notes = predicted(asked_in_bursts(tmp_path / "routes.jsonl", times_s, **options), "--fit-on", "0.5")
+    told = [note for note in notes if "wait for each other at" in note]
+    assert len(told) == bool(said)
+    assert all(said in note for note in told)
+
+
+def test_a_server_asked_for_something_that_failed_is_free_again(tmp_path):
+    """The attempt ended with the client's timeout, and nobody waited for it."""
+    path = asked_in_bursts(tmp_path / "routes.jsonl", reading, overlap_s=0.1)
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    for row in rows[::40]:
+        attempt = row["attempts"][0]
+        failed = attempt | {
+            "outcome": "failed",
+            "failure": "timeout",
+            "ended_s": 60.0,
+            "first_content_s": None,
+        }
+        row["attempts"] = [attempt, failed | {"kept_tokens": 0, "tokens": 0, "started_s": 0.0}]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    found, _ = predicted(path)
+    assert abs(found["TTFT P50, s"]["error"]["mean"]) < 0.03
+
+
 def test_each_preset_of_a_recording_has_a_table(tmp_path, capsys):
     path, records = queued(tmp_path / "queued.jsonl", requests=60)
     rows = [json.loads(one.to_json()) | {"preset": "fast"} for one in records[:30]]

@@ -131,6 +131,16 @@ def test_other_mistakes_are_named():
             mistake()
 
 
+def test_where_prompts_are_read_in_turn_none_writes_before_those_ahead_and_the_network_passes_meanwhile():
+    server = replace(CLOUD, overlap_s=0.4)
+    workload = resolve_stations(
+        one(arrivals=(0.0, 0.01, 0.02)), [server], seed=0, known={"cloud": KnownTimes(ttft_s=[0.5, 0.1, 0.6])}
+    )
+    found = simulate_stations(workload, [server], at("cloud"))
+    # The second one's own 0.1 s are over long before its turn; the third one reads for the 0.2 s behind its overlap.
+    assert found.ttft_s.tolist() == pytest.approx([0.5, 0.49, 0.68])
+
+
 def test_on_the_device_answers_wait_for_a_slot_and_it_says_when_it_comes():
     stations = (PHONE, replace(PHONE, slots=2), replace(PHONE, slots=2, reach="own"), CLOUD)
     candidates = [station.candidate() for station in stations]
