@@ -160,7 +160,7 @@ def test_made_up_requests_have_the_figures_they_were_given():
         ("mode=fused", 'mode = "fused" needs draft_model or draft_steps_ms'),
         ("mode=fusd", "mode: Input should be 'distributed', 'fused' or 'alone', not 'fusd'"),
         ("arrivals.requests=0", "a closed loop needs arrivals.requests or until_ms"),
-        ("requests.trace=gone.jsonl", "gone.jsonl cannot be read"),
+        ("requests.trace=gone.jsonl", "gone.jsonl; check the path"),
         ("drafters.d.vocabulary=x", "no target has the vocabulary 'x'"),
         ("links=[]", "no link between drafters.d and targets.t"),
         ("links.0.rtt_is=both", "links.0.rtt_is: Input should be 'round' or 'one_way', not 'both'"),
