@@ -16,7 +16,7 @@ from disco.profiles import user_profile_dir
 __all__ = ["model_file", "open_model"]
 
 
-def model_name(text: str) -> str:
+def _model_name(text: str) -> str:
     """Return the name that a model has in the trace: the server's model, or the file's with its quantisation."""
     if is_address(text):
         address, _, model = text.partition("#")
@@ -41,12 +41,12 @@ def open_model(text: str, *, threads: int | None) -> Endpoint:
         return LocalServer(
             base_url=address,
             model=model or None,
-            name=model_name(text),
+            name=_model_name(text),
             reach="device" if here else "any",
             api_key=key,
         ).endpoint()
     path: str | Path = model_file(text) if _parts(text)[1] else text
-    return LlamaCppEndpoint(model=path, name=model_name(text), threads=threads)
+    return LlamaCppEndpoint(model=path, name=_model_name(text), threads=threads)
 
 
 def model_file(text: str) -> Path:

@@ -278,10 +278,10 @@ def _as_recorded(arguments: argparse.Namespace, trace: Trace) -> ScenarioOptions
     if sides["server"] is None and has_side(trace, "server") and not seen["server"]:
         sides["server"] = load_server(SHIPPED_SERVER)
         notes.append(f"The recording has no first token of the server. {_DEFAULT_SERVER}")
-    notes.append(
-        "Each answer is replayed by itself: none waits for another one at the device, as with --preset or --events "
-        "and --device-slots."
-    )
+    if getattr(arguments, "device_slots", None) is None:
+        notes.append(
+            "Each answer is replayed as if the device were free. --preset lets answers wait for each other."
+        )
     scenario = scenario_of_routes(trace, **sides)
     if others := other_endpoints(trace):
         notes.append(

@@ -21,7 +21,7 @@ from disco.rates import Rates
 from disco.record.left_out import SkipLog, Skipped
 from disco.record.reading import records_of
 from disco.replay.formats.route_records import on_mains
-from disco.replay.shadow.shadow_recording import Seen, candidate_of, counted_tokens, seen_in
+from disco.replay.shadow.shadow_recording import Seen, candidate_of, seen_in
 from disco.replay.shadow.shadow_times import ENOUGH_STARTS, EndpointTimes, came_behind
 from disco.replay.stations.station import DEFAULT_TPS, Station, key_of
 from disco.replay.stations.station_outcome import Came, came_of
@@ -283,7 +283,7 @@ class Recording:
             return drawn
 
         shown = [one.seen.get(name, Seen()) for one in answers]
-        counted = [self._counted(name, one) for one in answers]
+        counted = [_counted(name, one.counted, one.prompt_tokens, self.counts) for one in answers]
         cached = [
             seen.cached_tokens if seen.ttft_s is not None else times.cached_tokens(tokens, level)
             for seen, tokens, level in zip(shown, counted, levels(_CACHE_STREAM), strict=True)
@@ -310,9 +310,6 @@ class Recording:
             ],
             logp=self._logp(name, levels(_SCORE_STREAM)),
         )
-
-    def _counted(self, name: str, answer: RecordedAnswer) -> int:
-        return _counted(name, answer.counted, answer.prompt_tokens, self.counts)
 
     def _logp(self, name: str, levels: Sequence[float]) -> list[list[float]]:
         """Return log probabilities of each answer: as it was scored, else as another of this endpoint's answers was.
@@ -476,7 +473,7 @@ class _InTime:
 
     def seen(self, record: RouteRecord, attempts: Sequence[AttemptRecord]) -> dict[str, Seen]:
         """Return what these attempts at an answer show, from when their turn came."""
-        found = seen_in(attempts, counted_tokens(record), from_turn=True)
+        found = seen_in(attempts, record.prompt_tokens, from_turn=True)
         counted = _counts_of(record.attempts)
         for name, seen in found.items():
             tokens = _counted(name, counted, record.prompt_tokens, self._counts)
