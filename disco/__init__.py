@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from disco.errors import (
         AnswerTimeoutError,
         BudgetExceededError,
+        BusyError,
         ConfigurationError,
         ContextLengthError,
         DiscoError,
@@ -43,6 +44,7 @@ __all__ = [
     "Backup",
     "Budget",
     "BudgetExceededError",
+    "BusyError",
     "ConfigurationError",
     "ContextLengthError",
     "Disco",
@@ -83,8 +85,15 @@ _NAMES = {
     "client.settings": ("Budget", "Options", "PresetName", "PromptCache"),
     "client.sync.sync_client": ("AzureDisco", "Disco"),
     "errors": (
-        *("AnswerTimeoutError", "BudgetExceededError", "ConfigurationError", "ContextLengthError"),
-        *("DiscoError", "DiscoWarning", "IncompleteAnswerError", "LocalModelError", "ModelFileError"),
+        *("AnswerTimeoutError", "BudgetExceededError", "BusyError", "ConfigurationError"),
+        *(
+            "ContextLengthError",
+            "DiscoError",
+            "DiscoWarning",
+            "IncompleteAnswerError",
+            "LocalModelError",
+            "ModelFileError",
+        ),
         *("NoEndpointError", "RedactionError"),
     ),
     "request": ("Timeouts",),

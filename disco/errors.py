@@ -12,6 +12,8 @@ openai.OpenAIError
     │   └── ContextLengthError    the prompt is longer than every endpoint's context (code context_length_exceeded)
     ├── BudgetExceededError       a budget leaves nothing for this request (also openai.RateLimitError, code
     │                             insufficient_quota)
+    ├── BusyError                 as many requests wait for a local model as may (also openai.RateLimitError, code
+    │                             rate_limit_exceeded)
     ├── RedactionError            the application's `redact` hook failed, so nothing was sent
     ├── LocalModelError           the device model failed while it worked (also openai.APIConnectionError)
     ├── IncompleteAnswerError     a server ended without a finish reason (also openai.APIConnectionError)
@@ -47,6 +49,7 @@ __all__ = [
     "AnswerShapeError",
     "AnswerTimeoutError",
     "BudgetExceededError",
+    "BusyError",
     "ConfigurationError",
     "ContextLengthError",
     "DiscoError",
@@ -95,6 +98,10 @@ class ModelFileError(DiscoError):
     """A model file is missing, unreadable or not a GGUF."""
 
 
+BUSY_RETRY_S = 1
+"""After how long a request may be repeated for which a local model had no room, s."""
+
+
 def _local_request() -> httpx2.Request:
     # The openai exception types require a request; there was none on the network.
     return httpx2.Request("POST", "disco://local/chat/completions")
@@ -131,6 +138,24 @@ class ContextLengthError(NoEndpointError):
     def __init__(self, message: str) -> None:
         super().__init__(message, code="context_length_exceeded", param="messages")
 
+    @classmethod
+    def of(
+        cls, context_tokens: int, tokens: int, *, at_least: bool = False, more: str = ""
+    ) -> ContextLengthError:
+        """Return the error in the API's own words: LiteLLM, LangChain and others know it by them.
+
+        Args:
+            context_tokens: the context.
+            tokens: of the prompt.
+            at_least: the prompt was not counted, and has no fewer.
+            more: what else is to be said, and the remedy, as a sentence.
+        """
+        least = "at least " if at_least else ""
+        return cls(
+            f"This model's maximum context length is {context_tokens} tokens. However, your messages resulted in "
+            f"{least}{tokens} tokens. {more or 'Shorten the messages, or raise the context (context_tokens).'}"
+        )
+
 
 class BudgetExceededError(DiscoError, openai.RateLimitError):
     """The user's budget leaves too little for the only endpoints that could answer. Nothing was sent.
@@ -154,6 +179,16 @@ class BudgetExceededError(DiscoError, openai.RateLimitError):
         # For an answer in a worker process: Python would make the error again of its message alone.
         made = partial(type(self), limit=self.limit, retry_after_s=self.retry_after_s, account=self.account)
         return made, self.args, self.__dict__
+
+
+class BusyError(DiscoError, openai.RateLimitError):
+    """As many requests wait for a model on this machine as may wait. Nothing of this one was done; ask again."""
+
+    def __init__(self, message: str) -> None:
+        body = {"message": message, "type": "requests", "code": "rate_limit_exceeded", "param": None}
+        headers = {"retry-after": str(BUSY_RETRY_S)}
+        response = httpx2.Response(429, request=_local_request(), json={"error": body}, headers=headers)
+        super().__init__(message, response=response, body=body)
 
 
 class RedactionError(DiscoError):

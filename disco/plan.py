@@ -37,7 +37,7 @@ OVER_CAP_TOKENS = 4
 """An endpoint that has written so many tokens more than its cap is known to ignore it. A chunk may hold several tokens,
 and some servers write one too many."""
 
-_SPARED = frozenset({"low", "throttled", "loaded", "metered"})
+_SPARED = frozenset({"low", "throttled", "loaded", "metered", "short_context"})
 _OF_AN_HEIR = frozenset(
     {"logp", "progress"}
 )  # how far its model agrees with the writer, and how far it has read
@@ -171,22 +171,32 @@ class CoolDown:
         endpoint: the endpoint's name.
         reason: "failures" (its breaker is open), "rate_limit" (its server sent a rate limit), "probed" (the cool-down
             is over, and another request probes the endpoint), "offline" (this machine has no route to the endpoint);
-            of an endpoint that is only spared: "low" (battery), "throttled" (clock), "loaded" (by other programs), or
-            "metered" (the network).
+            of an endpoint that is only spared: "low" (battery), "throttled" (clock), "loaded" (by other programs),
+            "metered" (the network), or "short_context" (prompt and answer may not fit).
         failure: class of the last failure that counted; None when offline.
         failures: number of failures that led to this cool-down.
         for_s: how much longer the cool-down takes, seconds; None where that is not known.
     """
 
     endpoint: str
-    reason: Literal["failures", "rate_limit", "probed", "offline", "low", "throttled", "loaded", "metered"]
+    reason: Literal[
+        "failures",
+        "rate_limit",
+        "probed",
+        "offline",
+        "low",
+        "throttled",
+        "loaded",
+        "metered",
+        "short_context",
+    ]
     failure: str | None = None
     failures: int = 0
     for_s: float | None = None
 
     @property
     def is_spared(self) -> bool:
-        """Whether the endpoint works, and is left alone for the sake of this machine's battery, load or traffic."""
+        """Whether the endpoint works, and is left alone: for this machine's battery, load, traffic, or its context."""
         return self.reason in _SPARED
 
 

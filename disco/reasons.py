@@ -192,13 +192,14 @@ _RESTS: Mapping[str, str] = {
     "throttled": "{endpoint} is spared: the processor is hot and runs slower",
     "loaded": "{endpoint} is spared: other programs keep the machine busy",
     "metered": "{endpoint} is spared: the network is metered",
+    "short_context": "{endpoint} is spared: its context may be too short for the prompt and the answer",
 }
 _LEFT_OUT: Mapping[str, str] = {
     "pinned": "{endpoint} is left out: the request is pinned to {what}",
     "too_far": '{endpoint} is left out: the request may travel only as far as "{what}"',
     "not_served": "{endpoint} is left out: it does not serve {what}",
     "context": (
-        "{endpoint} is left out: prompt and answer take {value_tokens}, and its context holds {limit_tokens}"
+        "{endpoint} is left out: the prompt takes at least {value_tokens}, and its context holds {limit_tokens}"
     ),
 }
 CODES: Mapping[tuple[Does, str], str] = {
@@ -288,6 +289,7 @@ _RULES: Mapping[str, str] = {
     "pinned": "the request was pinned to another endpoint",
     "too_far": "the request had to stay nearer",
     "not_served": "it does not serve what the request needs",
+    "short_context": "its context might have been too short",
     "context": "the prompt was longer than its context",
 }
 

@@ -120,7 +120,14 @@ class Request:
     @property
     def may_be_empty(self) -> bool:
         """Whether the request itself explains an answer without content: stop strings, or a limit of one token."""
-        return bool(self.params.get("stop")) or self.max_tokens in (0, 1)
+        return bool(self.stops) or self.max_tokens in (0, 1)
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The texts at which the answer stops. An empty one is none; what is no text is left out."""
+        given = self.params.get("stop")
+        several = (given,) if isinstance(given, str) else given if isinstance(given, list | tuple) else ()
+        return tuple(text for text in several if isinstance(text, str) and text)
 
     @property
     def max_tokens(self) -> int | None:

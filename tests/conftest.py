@@ -14,8 +14,8 @@ import anyio
 import pytest
 
 if TYPE_CHECKING:
-    from disco.endpoints.llamacpp import LlamaCppEndpoint
-    from disco.endpoints.prebuilt import PrebuiltEndpoint
+    from disco.endpoints.host import HostEndpoint
+    from disco.endpoints.llamacpp import EngineEndpoint
 
 # Reading the world's certificates costs every client 60 ms.
 os.environ.pop("SSL_CERT_FILE", None)
@@ -31,7 +31,7 @@ os.environ["DISCO_ATTACH"] = "off"
 pytest.register_assert_rewrite("disco.testing.answering", "disco.testing.asking", "disco.testing.stopping")
 
 from quick_model import use_quick_model  # noqa: E402
-from servers import LlamaServer, llama_cpp_server, native_llama_server  # noqa: E402
+from servers import LlamaServer, model_server, native_llama_server  # noqa: E402
 
 with contextlib.suppress(ImportError):  # the frameworks' environment has no hypothesis
     from hypothesis import HealthCheck, settings
@@ -53,7 +53,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if "not real" in config.option.markexpr:
         sys.addaudithook(_refuse_what_is_real)
         settings.load_profile("fast")
-        sys.modules["llama_cpp"] = None  # type: ignore[assignment] # so that importing it fails
     else:
         use_quick_model(config.cache.mkdir("models"))
 
@@ -69,15 +68,15 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
-_LOAD_A_MODEL = ("child_main", "llama_server_child.py", "llama_cpp.server", "prebuilt/server_main.py")
+_LOAD_A_MODEL = ("host.engine_main", "llama_server_child.py", "host/llama_server_main.py")
 
 
 def _refuse_what_is_real(event: str, arguments: tuple[Any, ...]) -> None:
     """In `make test-fast`, fail a test that connects, listens or loads a model."""
     connects = event in ("socket.connect", "socket.bind") and not isinstance(arguments[1], str | bytes)
-    if connects or (
-        event == "subprocess.Popen" and any(str(a).endswith(_LOAD_A_MODEL) for a in arguments[1])
-    ):
+    loads = event == "ctypes.dlopen" and "llama" in str(arguments[0])
+    starts = event == "subprocess.Popen" and any(str(a).endswith(_LOAD_A_MODEL) for a in arguments[1])
+    if connects or loads or starts:
         raise RuntimeError(f"{event}: mark this test, or its module, with `pytest.mark.real`")
 
 
@@ -105,8 +104,8 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def llama_server() -> Iterator[LlamaServer]:
-    """The real llama-cpp-python server with SmolLM2-135M, started once per test run."""
-    with llama_cpp_server() as server:
+    """llama.cpp's own llama-server with SmolLM2-135M, one answer at a time, started once per test run."""
+    with model_server() as server:
         yield server
 
 
@@ -118,10 +117,8 @@ def native_server() -> Iterator[LlamaServer]:
 
 
 @contextlib.contextmanager
-def _loaded(**options: str) -> Iterator[LlamaCppEndpoint]:
-    from disco.endpoints.llamacpp import LlamaCppEndpoint  # the frameworks' environment has no llama.cpp
-
-    endpoint = LlamaCppEndpoint(name="device", context_tokens=2048, threads=1, **options)
+def _loaded(kind: type[Any], **options: Any) -> Iterator[Any]:
+    endpoint = kind(name="device", context_tokens=2048, threads=1, **options)
     anyio.run(endpoint.warm_up)
     try:
         yield endpoint
@@ -130,45 +127,51 @@ def _loaded(**options: str) -> Iterator[LlamaCppEndpoint]:
 
 
 @pytest.fixture(scope="session")
-def thread_model() -> Iterator[LlamaCppEndpoint]:
-    """SmolLM2-135M in this process, loaded once per worker. No test closes it."""
-    pytest.importorskip("llama_cpp")
-    with _loaded() as endpoint:
+def thread_model() -> Iterator[EngineEndpoint]:
+    """SmolLM2-135M in this process, as in a host's, one answer at a time, loaded once per worker. No test closes it."""
+    from disco.endpoints.llamacpp import EngineEndpoint  # the frameworks' environment has no llama.cpp
+
+    with _loaded(EngineEndpoint, slots=1) as endpoint:
         yield endpoint
 
 
 @pytest.fixture(scope="session")
-def _process_model() -> Iterator[LlamaCppEndpoint]:
-    pytest.importorskip("llama_cpp")
-    with _loaded(isolation="process") as endpoint:
+def slots_model() -> Iterator[EngineEndpoint]:
+    """The same with as many slots as usual."""
+    from disco.endpoints.llamacpp import EngineEndpoint  # as above
+
+    with _loaded(EngineEndpoint, slots=4) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture(scope="session")
+def _engine_host() -> Iterator[HostEndpoint]:
+    from disco.endpoints.host import HostEndpoint
+
+    with _loaded(HostEndpoint, runtime="engine", slots=1) as endpoint:
         yield endpoint
 
 
 @pytest.fixture
-def process_model(_process_model: LlamaCppEndpoint) -> LlamaCppEndpoint:
-    """The same in a process of its own, started once per worker. Its process may be killed: it comes back."""
+def engine_host(_engine_host: HostEndpoint) -> HostEndpoint:
+    """The same in a host, started once per worker. Its process may be killed: it comes back."""
 
     async def come_back() -> None:
         with anyio.fail_after(60):
-            while not _process_model.capabilities().ready:  # noqa: ASYNC110 - another thread brings it back
+            while not _engine_host.capabilities().ready:  # noqa: ASYNC110 - another thread brings it back
                 await anyio.sleep(0.01)
 
     anyio.run(come_back)
-    return _process_model
+    return _engine_host
 
 
 @pytest.fixture(scope="session")
-def prebuilt_model() -> Iterator[PrebuiltEndpoint]:
-    """SmolLM2-135M in the prebuilt llama-server, started once per worker. No test closes it; its process may be killed.
+def server_host() -> Iterator[HostEndpoint]:
+    """SmolLM2-135M in a host that is llama-server, started once per worker. No test closes it; it may be killed.
 
     Each test may use another event loop: the endpoint makes its connections anew for each request.
     """
-    pytest.importorskip("xllamacpp")
-    from disco.endpoints.prebuilt import PrebuiltEndpoint
+    from disco.endpoints.host import HostEndpoint
 
-    endpoint = PrebuiltEndpoint(name="device", context_tokens=2048, threads=1)
-    anyio.run(endpoint.warm_up)
-    try:
+    with _loaded(HostEndpoint, runtime="llama-server", slots=1) as endpoint:
         yield endpoint
-    finally:
-        anyio.run(endpoint.aclose)

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.name != "disco_serve.py")
 
 
-def run(name: str, cwd: Path, *arguments: str, without: tuple[str, ...] = (), **environment: str) -> str:
+def run(name: str, cwd: Path, *arguments: str, **environment: str) -> str:
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("OPENAI_")}
     printed, complaints = run_script(
         ROOT / "examples" / name,
@@ -28,7 +28,6 @@ def run(name: str, cwd: Path, *arguments: str, without: tuple[str, ...] = (), **
         cwd=cwd,
         environment=inherited | environment,
         timeout_s=600.0,  # they take seconds
-        without=without,
     )
     # The price of a model at a server of this machine is in no table: people are told, once.
     told = [line for line in complaints.splitlines() if "is in no price table" not in line]
@@ -126,9 +125,6 @@ def test_power_shows_plans_that_follow_the_readings(tmp_path):
     assert price == pytest.approx([price[0] * factor for factor in (1, 100, 2500, 100, 2500, 2500)], rel=0.01)
 
 
-RUNTIMES = pytest.mark.parametrize("without", [(), ("llama_cpp",)], ids=["compiled", "prebuilt"])
-
-
 def records(path: Path) -> list:
     """The records of a scene, each of which can be drawn."""
     read = [read_record(line) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -137,9 +133,8 @@ def records(path: Path) -> list:
 
 
 @pytest.mark.slow
-@RUNTIMES
-def test_chaos_kills_two_processes_and_no_answer(tmp_path, without):
-    printed = run("chaos.py", tmp_path, "routes.jsonl", without=without)
+def test_chaos_kills_two_processes_and_no_answer(tmp_path):
+    printed = run("chaos.py", tmp_path, "routes.jsonl")
     assert "server failed (connection)" in printed
     assert "device failed (crashed)" in printed
     assert "no answer lost, repeated or garbled a character" in printed
@@ -147,9 +142,8 @@ def test_chaos_kills_two_processes_and_no_answer(tmp_path, without):
 
 
 @pytest.mark.slow
-@RUNTIMES
-def test_cascade_shows_verdicts_and_streams_that_go_on(tmp_path, without):
-    printed = run("cascade.py", tmp_path, "routes.jsonl", without=without)
+def test_cascade_shows_verdicts_and_streams_that_go_on(tmp_path):
+    printed = run("cascade.py", tmp_path, "routes.jsonl")
     asked = len(records(tmp_path / "routes.jsonl"))
     assert asked >= 15
     assert len(re.findall(r"^    device: (score \d\.\d{3}, |not judged)", printed, re.MULTILINE)) == asked
@@ -158,9 +152,8 @@ def test_cascade_shows_verdicts_and_streams_that_go_on(tmp_path, without):
 
 
 @pytest.mark.slow
-@RUNTIMES
-def test_assist_divides_an_answer_or_says_why_not(tmp_path, without):
-    printed = run("assist.py", tmp_path, "routes.jsonl", without=without)
+def test_assist_divides_an_answer_or_says_why_not(tmp_path):
+    printed = run("assist.py", tmp_path, "routes.jsonl")
     assert re.search(
         r"went on behind character \d+|-> not divided: \w+", printed
     )  # a busy machine may be too slow

@@ -33,8 +33,10 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 import disco
 from disco.client.chat.http_encoding import RAW_RESPONSE_HEADER
 from disco.endpoints.chat_template import _environment_class
+from disco.endpoints.llamacpp import ggml_functions
 from disco.endpoints.llamacpp.layers.cut import cut_model
 from disco.endpoints.llamacpp.layers.cut_check import compare
+from disco.endpoints.llamacpp.model.declarations import FUNCTIONS, WheelLibrary
 from tests.endpoints.llamacpp.layers.tiny_model import tiny_llama
 
 PACKAGE = Path(disco.__file__).parent
@@ -244,17 +246,38 @@ def test_the_code_that_templates_become():
     assert SandboxedEnvironment().getattr("{}", "format").__wrapped__.__self__ == "{}"
 
 
+CALLED = re.compile(r"\b(?:lib|_lib|library|functions)\.((?:llama|ggml)_\w+)")
+OF_QUANTISER = {"llama_model_quantize", "llama_model_quantize_default_params"}  # only llama-cpp-python has it
+
+
+def functions_called() -> set[str]:
+    rooms = (PACKAGE / "endpoints" / "llamacpp", PACKAGE.parent / "examples" / "papers")
+    texts = [path.read_text(encoding="utf-8") for room in rooms for path in room.rglob("*.py")]
+    return {name for text in texts for name in CALLED.findall(text)}
+
+
+@pins("xllamacpp", "llama_* ggml_*")
+def test_the_functions_of_llama_cpp_are_declared():
+    """disco.endpoints.llamacpp
+    to run a local model: these are llama.cpp's C functions, which come and go with its versions.
+    Remedy: python tests/endpoints/llamacpp/compare_header.py VERSION compares model/declarations.py with llama.h."""
+    used = functions_called()
+    assert "llama_decode" in used
+    assert used - OF_QUANTISER - FUNCTIONS.keys() <= vars(WheelLibrary).keys()
+    # Those that only the check at load calls, by names that it makes.
+    of_the_check = {name for name in FUNCTIONS if re.match(r"llama_n_|llama_\w+_default_params$", name)}
+    assert FUNCTIONS.keys() - used == of_the_check - used
+
+
 @pins("llama_cpp", "llama_* ggml_*")
 def test_the_functions_of_llama_cpp():
     """disco.endpoints.llamacpp
-    to run a local model: these are llama.cpp's C functions, which come and go with its versions.
+    to run a local model by llama-cpp-python, where that is installed: it declares llama.cpp's C functions, too.
     Remedy: look each one up in the llama.h of the version that llama-cpp-python brings."""
     library = pytest.importorskip("llama_cpp")
-    texts = [path.read_text(encoding="utf-8") for path in (PACKAGE / "endpoints" / "llamacpp").rglob("*.py")]
-    called = re.compile(r"\b(?:lib|_lib|library)\.((?:llama|ggml)_\w+)")
-    used = {name for text in texts for name in called.findall(text)}
-    assert "llama_decode" in used
-    assert used <= set(dir(library))
+    assert functions_called() - {"ggml_nbytes", "ggml_get_name", "ggml_backend_tensor_get"} <= set(
+        dir(library)
+    )
     fields = {"n_ctx", "n_batch", "n_ubatch", "n_threads_batch", "no_perf"}
     assert fields <= set(dir(library.llama_context_default_params()))
     assert hasattr(library.llama_model_default_params(), "progress_callback")
@@ -266,8 +289,7 @@ def test_the_tensors_of_llama_cpp():
     to read attention weights, and the states between two layers, from llama.cpp's intermediate results: names, sizes
     and values of ggml's tensors.
     Remedy: find the library libggml of the new version; see the fields of `struct ggml_tensor` in its ggml.h."""
-    pytest.importorskip("llama_cpp")
-    ggml = importlib.import_module("llama_cpp._ggml").libggml
+    ggml = ggml_functions(pytest.importorskip("llama_cpp"))
     for name in ("ggml_get_name", "ggml_nbytes", "ggml_backend_tensor_get"):
         assert hasattr(ggml, name)
     settings = importlib.import_module("llama_cpp").llama_context_default_params()
@@ -275,12 +297,11 @@ def test_the_tensors_of_llama_cpp():
 
 
 @pytest.mark.real
-@pins("llama_cpp", "l_out-N")
+@pins("xllamacpp", "l_out-N")
 def test_the_name_of_the_state_behind_a_layer(tmp_path):
     """disco.endpoints.llamacpp.layers.graph_reader
     to read the states that a device sends, and a cloud sends back: llama.cpp's name of the node behind layer N.
     Remedy: look for the last `cb(cur, ..., il)` of a layer in src/models/llama.cpp, qwen2.cpp and qwen3.cpp."""
-    pytest.importorskip("llama_cpp")
     for architecture in ("llama", "qwen2", "qwen3"):
         source = tiny_llama(tmp_path / f"{architecture}.gguf", architecture=architecture)
         assert compare(source, cut_model(source, 2, tmp_path)).delta == 0.0

@@ -39,7 +39,7 @@ OF_OTHER_KINDS = {
     "llamacpp": {"saved_prompts"},
     "local_server": {"continuation", "openai_api"},
     "openai_api": {"continuation"},
-    "prebuilt": {"continuation", "llamacpp", "local_server", "openai_api"},
+    "host": {"continuation", "llamacpp", "local_server", "openai_api", "saved_prompts"},
     "redaction": {"continuation", "openai_api"},
     "speculative": {"openai_api"},
     "split": {"llamacpp", "openai_api", "speculative"},
@@ -244,11 +244,3 @@ def test_no_file_mentions_a_machine():
     assert Path(__file__) in texts
     guilty = [p for p, text in texts.items() if HOME_LIKE.search(text) or any(one in text for one in here)]
     assert guilty == []
-
-
-def test_what_the_makefile_imports_exists():
-    """Its check of a fresh installation runs once for each environment, which no other test makes."""
-    named = re.findall(r"from (disco[\w.]*) import (\w+)", (ROOT / "Makefile").read_text(encoding="utf-8"))
-    assert named
-    for module, name in named:
-        assert hasattr(importlib.import_module(module), name), f"{module}.{name}"

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from disco.endpoints.llamacpp.layers.cut import require_gguf
 from disco.endpoints.llamacpp.layers.cuttable import check_cuttable
+from disco.endpoints.llamacpp.model.gguf_files import require_gguf
 from disco.endpoints.llamacpp.model.model_files import check_model_file
 from disco.errors import ModelFileError
 

@@ -11,8 +11,8 @@ from disco.adapter.training import Progress
 from disco.cli.console import Screen
 from disco.cli.model_argument import model_file
 from disco.endpoints.llamacpp.layers.adapter_file import fits_weights, put_adapter, write_adapter
-from disco.endpoints.llamacpp.layers.cut import require_gguf
 from disco.endpoints.llamacpp.layers.layer_files import read_layer_file
+from disco.endpoints.llamacpp.model.gguf_files import require_gguf
 from disco.endpoints.llamacpp.model.model_files import require_llama_cpp, short_name
 from disco.errors import ConfigurationError
 

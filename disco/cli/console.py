@@ -15,7 +15,15 @@ from typing import IO
 
 from rich.console import Console, RenderableType
 from rich.control import Control
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.segment import ControlType
 from rich.text import Text
 
@@ -115,6 +123,17 @@ class Screen:
         else:
             yield lambda _seconds, _phrase: None
         self.line(f"{what}: {time.monotonic() - started_at:.1f} s", style="dim")
+
+    @contextmanager
+    def waiting(self, what: str) -> Iterator[None]:
+        """Show what is waited for, and how long, below what is printed meanwhile; off a terminal, nothing."""
+        if not self.is_terminal:
+            yield
+            return
+        columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
+        with Progress(*columns, console=self._console, transient=True) as progress:
+            progress.add_task(what, total=None)
+            yield
 
     @contextmanager
     def bar(self, what: str) -> Iterator[Callable[[int, int], None]]:

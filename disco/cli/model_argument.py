@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from disco.client.endpoint_catalog.local_servers import LocalServer, is_address, is_loopback
 from disco.endpoints.contract import Endpoint
-from disco.endpoints.llamacpp import LlamaCppEndpoint
+from disco.endpoints.llamacpp import EngineEndpoint
 from disco.endpoints.llamacpp.model.model_files import resolve_model, short_name
 from disco.endpoints.llamacpp.model.requantised import requantised
 from disco.profiles import user_profile_dir
@@ -46,7 +46,7 @@ def open_model(text: str, *, threads: int | None) -> Endpoint:
             api_key=key,
         ).endpoint()
     path: str | Path = model_file(text) if _parts(text)[1] else text
-    return LlamaCppEndpoint(model=path, name=_model_name(text), threads=threads)
+    return EngineEndpoint(model=path, name=_model_name(text), threads=threads)
 
 
 def model_file(text: str) -> Path:

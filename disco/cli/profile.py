@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from disco.cli.console import Screen
 from disco.cli.shared_options import LOCAL_MODEL, add_runtime, add_threads
-from disco.client.endpoint_catalog.runtimes import Runtime, model_endpoint
+from disco.client.endpoint_catalog.runtimes import model_endpoint
 from disco.cost.model_flops import ModelShapes
 from disco.endpoints.llamacpp.runtime.speed_benchmark import Measurement
+from disco.endpoints.runtimes import Runtime
 from disco.profiles import (
     DeviceProfile,
     Energy,
@@ -25,8 +26,7 @@ from disco.profiles import (
 )
 
 if TYPE_CHECKING:
-    from disco.endpoints.llamacpp import LlamaCppEndpoint
-    from disco.endpoints.prebuilt import PrebuiltEndpoint
+    from disco.endpoints.host import HostEndpoint
 
 __all__ = ["add", "measure_device", "run_profile"]
 
@@ -73,7 +73,7 @@ async def run_profile(
 
 
 async def measure_device(
-    device: LlamaCppEndpoint | PrebuiltEndpoint,
+    device: HostEndpoint,
     screen: Screen,
     *,
     name: str,
@@ -114,7 +114,7 @@ async def measure_device(
     return profile
 
 
-def _flops(device: LlamaCppEndpoint | PrebuiltEndpoint) -> tuple[FlopsPerToken, str]:
+def _flops(device: HostEndpoint) -> tuple[FlopsPerToken, str]:
     """Return the FLOPs of a token, and where they come from."""
     header = device.header
     shapes = None if header is None else ModelShapes.of(header.metadata, vocabulary=header.tokens)

@@ -13,6 +13,7 @@ __all__ = [
     "LOCAL_MODEL",
     "RECORD",
     "WHOLE_MODEL",
+    "add_context",
     "add_figures",
     "add_json",
     "add_key_file",
@@ -59,10 +60,21 @@ def add_runtime(parser: argparse.ArgumentParser) -> None:
     """Add the option that says what runs a local model which is named by a name or a file."""
     parser.add_argument(
         "--runtime",
-        choices=("auto", "compiled", "prebuilt"),
+        choices=("auto", "engine", "llama-server"),
         default="auto",
-        help="what runs the local model: llama-cpp-python, or a prebuilt llama-server (default: auto, the first of "
-        "these that is installed)",
+        help="what runs the local model: disco's own engine, or llama.cpp's server (default: auto, the first of these "
+        "that is installed)",
+    )
+
+
+def add_context(parser: argparse.ArgumentParser) -> None:
+    """Add the option that says how long the context of a local model is."""
+    parser.add_argument(
+        "--context",
+        type=int,
+        metavar="TOKENS",
+        help="longest prompt and answer together of the local model (default: what it was trained with, as far as half "
+        "of the free memory holds it)",
     )
 
 

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from disco.client.endpoint_catalog.backups import Backup
     from disco.client.endpoint_catalog.local_servers import LocalServer
     from disco.client.endpoint_catalog.plugged import Plugin
-    from disco.client.endpoint_catalog.runtimes import Runtime
     from disco.client.endpoint_catalog.splits import Split
     from disco.client.endpoint_catalog.tiers import Tier
     from disco.client.power_watch import PowerSource
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from disco.endpoints.continuation import Continuation
     from disco.endpoints.contract import Endpoint
     from disco.endpoints.redaction import Redact
+    from disco.endpoints.runtimes import Runtime
     from disco.endpoints.saved_prompts import PromptCache
     from disco.judging import HistoryStore
     from disco.profiles import DeviceProfile, ServerProfile
@@ -193,11 +193,11 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
             the address of a server on this machine (`"http://localhost:11434/v1#qwen3:4b"`), a `disco.LocalServer`,
             an endpoint that an installed package adds (`"command:llm -m qwen"`, or a `disco.Plugin`), or an endpoint
             object (which the caller closes). None: no model on this machine.
-        isolation: where a local model given by name runs: in a `"thread"` of this process, or in a `"process"` of its
-            own. If that process crashes, its answers fail over, and the process is started again.
-        runtime: what runs such a model: `"compiled"` (llama-cpp-python, the extra `local`), `"prebuilt"` (a
-            llama-server, the extra `prebuilt`, always in a process of its own), or `"auto"`: the first of these that is
-            installed.
+        runtime: what runs a local model given by name, always in a process of its own: `"engine"` (disco's own over
+            llama.cpp), `"llama-server"` (llama.cpp's own server), or `"auto"`: the engine where it can be loaded, else
+            llama-server. If the process crashes, its answers fail over, and it is started again.
+        context_tokens: the longest prompt and answer together of such a model. Default: what it was trained with, as
+            far as half of the free memory holds its cache. More than it was trained with is refused.
         preset: the name of a preset (`"server-first"`, `"balanced"`, `"cheap"`, `"fast"`, `"cascade"`, `"assist"`,
             `"speech"`, `"private"`), the path of a preset file as a `Path` (a text that ends in ".toml" works, too, but
             type checkers take it for a mistyped name), or a `Preset`. Without one, the server answers, and the other
@@ -274,8 +274,8 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
         self,
         *,
         local: str | os.PathLike[str] | Endpoint | LocalServer | Plugin | None = None,
-        isolation: Literal["thread", "process"] = "thread",
         runtime: Runtime = "auto",
+        context_tokens: int | None = None,
         preset: PresetChoice = DEFAULT_PRESET,
         policy: PresetChoice | None = None,
         continuation: str | Continuation = "auto",
@@ -310,8 +310,8 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
     ) -> None:
         own = ClientSettings(
             local=local,
-            isolation=isolation,
             runtime=runtime,
+            context_tokens=context_tokens,
             preset=preset,
             policy=policy,
             continuation=continuation,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
@@ -28,8 +30,8 @@ from disco.request import Request
 if TYPE_CHECKING:
     from openai._models import FinalRequestOptions
 
+    from disco.client.chat.answer_stream import Answer
     from disco.client.chat.routed_results import LiveSource
-    from disco.client.live_driver import LiveSession
     from disco.client.routed_client import RoutedClient
     from disco.client.router import Router
     from disco.endpoints.redaction import Redact
@@ -80,33 +82,39 @@ def way_of(
         if router.is_direct(server, str(body.get("model")), own):
             return DirectAnswer(router, server, options.url, body, own, stream=stream)
     routed = routed_request(options, own, rest)
-    if routed is not None:
+    if routed is not None and (routed.choices == 1 or not _writes_choices(client, own)):
         return routed
+    what, param = _passed_on(options, rest)
+    leave = "" if param is None else f", or leave {param} out"
     if server is None:
         raise NoEndpointError(
-            f"{options.method.upper()} {options.url} needs a server, but none is configured: pass api_key=... "
-            "(and base_url=...). Only chat.completions.create is answered on this machine."
+            f"{what} needs a server, and none is configured: a model on this machine answers chat completions and "
+            f"responses with text. Configure a server{leave}.",
+            param=param,
         )
     if own.endpoint not in (None, server.name):
         raise NoEndpointError(
-            f"{options.method.upper()} {options.url} with these parameters goes to the server as it is, and this "
-            f"request is pinned to {own.endpoint!r}, so nothing was sent. Use chat.completions.create with one choice, "
-            'or leave the option "endpoint" out.'
+            f"{what} goes to the server as it is, and this request is pinned to {own.endpoint!r}, so nothing was sent. "
+            f'Leave the option "endpoint" out{leave}.',
+            param=param,
         )
     if not router.may_ask(server, own):
-        here = router.reach_of(own) == "device"
+        leaves, who = "your machines", "an endpoint there"
+        if router.reach_of(own) == "device":
+            leaves, who = "this machine", "the local model"
         raise NoEndpointError(
-            f"{options.method.upper()} {options.url} would leave {'this machine' if here else 'your machines'}, which "
-            f"the preset {router.preset.name!r} or the request forbids. Use chat.completions.create, which "
-            f"{'the local model' if here else 'an endpoint there'} answers, or another preset (and the server's model)."
+            f"{what} would leave {leaves}, which the preset {router.preset.name!r} or the request forbids. Chat "
+            f"completions and responses with text are answered by {who}. Use another preset (and the server's "
+            f"model){leave}.",
+            param=param,
         )
     if client.redact is not None and (
         options.json_data is not None or rest or options.files or options.content
     ):
         raise NoEndpointError(
-            f"{options.method.upper()} {options.url} with these parameters goes to the server as it is, so the redact "
-            "hook cannot be applied, and nothing was sent. Use chat.completions.create with one choice, or "
-            "with_options(redact=None) for requests that need no redaction."
+            f"{what} goes to the server as it is, so the redact hook cannot be applied, and nothing was sent. Use "
+            f"chat completions with text, or with_options(redact=None) for requests that need no redaction{leave}.",
+            param=param,
         )
     path = options.url.partition("?")[0]
     if options.method.lower() == "post" and not _FREE.match(path):
@@ -114,11 +122,35 @@ def way_of(
     return None
 
 
+def _writes_choices(client: RoutedClient, own: RequestOptions) -> bool:
+    """Return whether a single server may write all choices of a request, which then goes there as it is."""
+    server = client.server
+    return (
+        server is not None
+        and own.endpoint in (None, server.name)
+        and client.redact is None
+        and client.router.may_ask(server, own)
+    )
+
+
+def _passed_on(options: FinalRequestOptions, rest: Mapping[str, Any] | None) -> tuple[str, str | None]:
+    """Return what cannot be answered by sessions, for a message, and the parameter that is the reason, if it is one."""
+    from disco.client.chat.http_encoding import more_than_text  # noqa: PLC0415 - numpy loads with it
+    from disco.client.responses.responses_request import untranslated  # noqa: PLC0415 - rarely needed
+
+    what, param = f"{options.method.upper()} {options.url}", None
+    if is_answer(options):
+        body = {**cast("dict[str, Any]", options.json_data or {}), **(rest or {})}
+        param = untranslated(body) if options.url == RESPONSES else more_than_text(body)
+    return (what, None) if param is None else (f"{what} with {param}", param)
+
+
 async def open_session(
     client: RoutedClient, routed: Routed, options: FinalRequestOptions, *, stream: bool
-) -> LiveSession:
-    """Start the session of a routed request."""
+) -> Answer:
+    """Start the session of a routed request, or those of its choices."""
     from disco.client.chat.http_encoding import chat_request, without_markers  # noqa: PLC0415 - as above
+    from disco.client.chat.live_choices import LiveChoices, request_of_choice  # noqa: PLC0415 - as above
     from disco.client.responses.responses_request import server_body  # noqa: PLC0415 - rarely needed
 
     request = chat_request(
@@ -131,13 +163,18 @@ async def open_session(
         request = replace(request, responses=server_body(routed.body))
     if client.redact is not None:
         request = await _redacted_outside(request, client.redact, client.router, routed.own)
-    return await client.router.open(
-        request,
-        client.server,
+    start = partial(
+        client.router.open,
+        server=client.server,
         stream=stream,
         options=routed.own,
         max_retries=options.get_max_retries(client.max_retries),
     )
+    if routed.choices == 1:
+        return await start(request)
+    choices = LiveChoices(request.model, routed.choices, lambda at: start(request_of_choice(request, at)))
+    await choices.start()
+    return choices
 
 
 async def _redacted_outside(request: Request, redact: Redact, router: Router, own: RequestOptions) -> Request:

@@ -80,6 +80,7 @@ class LiveSession:
         self.error: Exception | None = None
         self.written: Callable[[], RouteRecord] | None = None  # set by `on_done`; writes the record once
         self.done = False
+        self.on_change: Callable[[], None] | None = None  # called when text waits or the answer has ended
         self._endpoints = endpoints
         self._request = request
         self._on_done = on_done
@@ -114,17 +115,32 @@ class LiveSession:
         Raises:
             Exception: the error that ended the answer, once all text before it has been read.
         """
-        while not self._out:
-            if self.done:
-                if self.error is not None:
-                    raise self.error
-                return []
+        while not (batch := self.take()) and not self.done:
             await self._change()
+        return batch
+
+    def take(self) -> list[Delta]:
+        """As `read`, but does not wait: empty also where nothing has been released."""
+        if not self._out:
+            if self.done and self.error is not None:
+                raise self.error
+            return []
         batch, self._out, self._out_bytes = self._out, [], 0
         if self._room is not None:
             self._room.set()
             self._room = None
         return batch
+
+    @property
+    def lives(self) -> list[LiveSession]:
+        """The sessions of the answer: this one."""
+        return [self]
+
+    @property
+    def was_cancelled(self) -> bool:
+        """Whether the answer was stopped, so that its end must not look like that of a complete answer."""
+        ending = self.session.ending
+        return ending.cancelled and ending.reason == "cancelled"  # a server may give that reason, too
 
     def cancel(self) -> None:
         """Cancel the answer: the reader no longer needs it. Idempotent; does not wait."""
@@ -161,6 +177,8 @@ class LiveSession:
         await self._changed.wait()
 
     def _wake_readers(self) -> None:
+        if self.on_change is not None:
+            self.on_change()
         if self._changed is not None:
             self._changed.set()
             self._changed = None
@@ -216,7 +234,7 @@ class LiveSession:
             if self.done:
                 return
             try:
-                await self._endpoints[name].warm_up()
+                await self._endpoints[name].load()
             except Exception as error:  # noqa: BLE001 - an attempt that needs the model reports it
                 _log.debug("Endpoint %r could not load its model: %s.", name, type(error).__name__)
                 return

@@ -12,6 +12,7 @@ from disco.cost.budget_reservation import BudgetReservation
 from disco.dispatch import Dispatcher, Features, Preset
 from disco.dispatch.answer_judging import Judging
 from disco.dispatch.breakers.endpoint_health import HealthWatch
+from disco.dispatch.eligibility import is_doubtful
 from disco.dispatch.policies.policy_registry import ASSIST, CASCADE
 from disco.dispatch.power.power_rule import spared_by, with_offline
 from disco.dispatch.within_budget import within_budget
@@ -34,10 +35,13 @@ __all__ = [
     "pace_of",
     "passes_on",
     "prepare",
+    "with_counts",
     "with_heir_prompts",
 ]
 
-COUNT_WITHIN_S = 0.03  # time for the devices to count a prompt; every reader of a divided answer waits for it
+COUNT_WITHIN_S = 0.03  # time for the devices to count a prompt; every reader of such an answer waits for it
+# What a template writes of tools is not in the count, nor what an image takes.
+_UNCOUNTED = frozenset({"tools", "images", "audio"})
 CONNECT_S = 1.5  # time to connect if another endpoint may serve; a lost packet is sent again after 1 s
 
 
@@ -146,6 +150,30 @@ async def with_heir_prompts(
     }
     counted = {name: size for name, size in sizes.items() if size is not None}
     return replace(features, heir_prompts=counted), refined
+
+
+async def with_counts(
+    features: Features, request: Request, members: Mapping[str, tuple[Endpoint, int | None]]
+) -> Features:
+    """Let the endpoints count the prompt for whose context the estimate is not clearly short or long enough.
+
+    Only where another endpoint could answer as well: one that is alone decides itself.
+
+    Args:
+        features: not changed.
+        request: not changed.
+        members: by name, every endpoint that the request may reach, and its context, tokens, if known.
+    """
+    if len(members) < 2 or not features.needs.isdisjoint(_UNCOUNTED):
+        return features
+    counted = dict(features.counted)
+    for name, (endpoint, context_tokens) in members.items():
+        if context_tokens is None or not is_doubtful(features, context_tokens):
+            continue
+        size = await endpoint.prompt_size(request, COUNT_WITHIN_S)
+        if size is not None:
+            counted[name] = size.tokens
+    return replace(features, counted=counted)
 
 
 def prepare(

@@ -243,7 +243,7 @@ def _router(settings: ClientSettings, beside: RoutedClient | None, *, has_server
     return Router(
         local=Path(local) if _is_path(local) else local,  # type: ignore[arg-type]
         here=Hosting(
-            settings.isolation, PromptCache.of(settings.prompt_cache), settings.attach, settings.runtime
+            PromptCache.of(settings.prompt_cache), settings.attach, settings.runtime, settings.context_tokens
         ),
         preset=chosen_preset(settings.preset, settings.policy),
         device_profile=settings.device_profile,

@@ -29,7 +29,7 @@ from disco.client.endpoint_catalog.plugged import Plugin
 from disco.client.endpoint_catalog.pricing import check_known
 from disco.client.learnt.learnt_state import LearntState, store_in
 from disco.client.live_driver import LiveSession
-from disco.client.planning import PlanningView, as_asked, passes_on, prepare, with_heir_prompts
+from disco.client.planning import PlanningView, as_asked, passes_on, prepare, with_counts, with_heir_prompts
 from disco.client.power_watch import PowerSource, PowerWatch
 from disco.client.request_options import NO_OPTIONS, RequestOptions
 from disco.client.session_watch import tell_of
@@ -280,6 +280,8 @@ class Router:
         if preset.cascade.aim == "money":
             self.catalog.check_prices(within, model)
         by_name = {m.name: m for m in members}
+        for member in within:
+            await member.endpoint.look()
         await self.learnt.ready(members, model)
         known = {m.name: self.learnt.known(m, model, self.catalog.known(m, model)) for m in members}
         able = [m.endpoint.capabilities(model) for m in members]
@@ -287,6 +289,10 @@ class Router:
             can.features is None for m, can in zip(members, able, strict=True) if m in within
         ):
             raise next(iter(request.unusual.values()))
+        contexts = {m.name: can.context_tokens for m, can in zip(members, able, strict=True)}
+        features = await with_counts(
+            features, request, {m.name: (m.endpoint, contexts[m.name]) for m in within}
+        )
         candidates = [
             self.catalog.candidate(m, model, preset, can, power) for m, can in zip(members, able, strict=True)
         ]

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from disco.client.endpoint_catalog.backups import Backup
     from disco.client.endpoint_catalog.local_servers import LocalServer
     from disco.client.endpoint_catalog.plugged import Plugin
-    from disco.client.endpoint_catalog.runtimes import Runtime
     from disco.client.endpoint_catalog.splits import Split
     from disco.client.endpoint_catalog.tiers import Tier
     from disco.client.power_watch import PowerSource
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from disco.endpoints.continuation.verdicts import Verdicts
     from disco.endpoints.contract import Endpoint
     from disco.endpoints.redaction import Redact
+    from disco.endpoints.runtimes import Runtime
     from disco.judging import HistoryStore
     from disco.profiles import DeviceProfile, ServerProfile
     from disco.rates import PriceChoice
@@ -100,8 +100,8 @@ class OwnArguments(TypedDict, total=False):
     """disco's own arguments of a client; `AsyncDisco` describes them."""
 
     local: str | os.PathLike[str] | Endpoint | LocalServer | Plugin | None
-    isolation: Literal["thread", "process"]
     runtime: Runtime
+    context_tokens: int | None
     preset: PresetChoice
     policy: PresetChoice | None
     continuation: str | Continuation
@@ -163,8 +163,8 @@ class ClientSettings:
     """disco's own arguments of a client; `AsyncDisco` describes them. The SDK's arguments are not here."""
 
     local: str | os.PathLike[str] | Endpoint | LocalServer | Plugin | None = None
-    isolation: Literal["thread", "process"] = "thread"
     runtime: Runtime = "auto"
+    context_tokens: int | None = None
     preset: PresetChoice = DEFAULT_PRESET
     policy: PresetChoice | None = None
     continuation: str | Continuation = "auto"

@@ -13,7 +13,7 @@ from disco.dispatch.assist import AssistPolicy, typical_answers
 from disco.dispatch.assist_solver import AnswerSurvival
 from disco.dispatch.cascade import CascadePolicy
 from disco.dispatch.cold_start import with_writer
-from disco.dispatch.eligibility import eligible, known_names, left_out
+from disco.dispatch.eligibility import cramped, eligible, known_names, left_out
 from disco.dispatch.heirs import heirs_of
 from disco.dispatch.policies.policy_registry import ASSIST, AUTO, CASCADE, SERVER_ONLY
 from disco.dispatch.presets import Preset
@@ -121,9 +121,11 @@ class Dispatcher:
         `Plan.migrations` says where an answer may move; the session decides whether and when that pays.
 
         An endpoint that cools down does not take part while another one may serve the request: it is the last of the
-        fallbacks, and no answer moves there. An endpoint that is probed takes part as usual. Where only probes would
-        start, the next endpoint in order joins them once the probe is slow. Where only models would start that have to
-        be loaded first, a server writes meanwhile, unless the policy is "device_only" or "cascade".
+        fallbacks, and no answer moves there. The same holds, before those, for an endpoint that is spared, and before
+        these for one whose context would probably cut the answer off (`cramped`). An endpoint that is probed takes part
+        as usual. Where only probes would start, the next endpoint in order joins them once the probe is slow. Where
+        only models would start that have to be loaded first, a server writes meanwhile, unless the policy is
+        "device_only" or "cascade".
 
         Args:
             features: the request's features.
@@ -153,7 +155,8 @@ class Dispatcher:
                 able.sort(key=lambda c: c.rank)  # stable: endpoints of one tier stay in order of cost
             elif self._policy == SERVER_ONLY:
                 able.sort(key=lambda c: (c.place == "device", -c.rank))  # the best model's servers first
-        able, deprioritised = _apart(able, resting, spared)
+        short = {c.name: CoolDown(c.name, "short_context") for c in cramped(features, able)}
+        able, deprioritised, why = _apart(able, resting, spared, short)
         arranged = self._arranging.arrange(features, able, budget_class)
         starts = arranged.starts
         order = self._preset.dispatch.takeover if takeover is None else takeover
@@ -177,6 +180,7 @@ class Dispatcher:
                 for c in able
                 if c.name not in resting
                 and c.name not in spared
+                and c.name not in short
                 and c.name not in probing
                 and c.name not in arranged.spared
                 # A standby endpoint serves where it is needed, not to save money.
@@ -188,7 +192,7 @@ class Dispatcher:
             fallbacks=tuple([c.name for c in (*able, *deprioritised) if c.name not in starting]),
             migrations=migrations,
             order=migration.order,
-            deprioritised=tuple([resting.get(c.name) or spared[c.name] for c in deprioritised]),
+            deprioritised=tuple([why[c.name] for c in deprioritised]),
             cascade=Cascade(arranged.tiers) if len(arranged.tiers) > 1 else None,
             assist=arranged.assist,
             undivided=arranged.undivided,
@@ -201,20 +205,26 @@ class Dispatcher:
 
 
 def _apart(
-    able: list[Candidate], resting: Mapping[str, CoolDown], spared: Mapping[str, CoolDown]
-) -> tuple[list[Candidate], list[Candidate]]:
-    """Return the endpoints that take part, and those that are deprioritised; both in order of preference.
+    able: list[Candidate], *classes: Mapping[str, CoolDown]
+) -> tuple[list[Candidate], list[Candidate], dict[str, CoolDown]]:
+    """Return the endpoints that take part, those that are deprioritised, both in order of preference, and why.
 
     Where every able endpoint cools down, the request is still tried, on all of them. Where those that are left are all
     spared, none is: a request that must stay on this machine is answered here, whatever the battery says.
+
+    Args:
+        able: in order of preference.
+        classes: why an endpoint is deprioritised, by its name; the last resort first.
     """
     deprioritised: list[Candidate] = []
-    for reasons in (resting, spared):
+    why: dict[str, CoolDown] = {}
+    for reasons in classes:
         away = [c for c in able if c.name in reasons] if reasons else []
         if away and len(away) < len(able):
             able = [c for c in able if c.name not in reasons]
             deprioritised = [*away, *deprioritised]
-    return able, deprioritised
+            why |= {c.name: reasons[c.name] for c in away}
+    return able, deprioritised, why
 
 
 def _in_order(candidates: list[Candidate], names: tuple[str, ...]) -> list[Candidate]:

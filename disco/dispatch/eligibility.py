@@ -1,4 +1,10 @@
-"""Which endpoints may serve a request: checks a pin, then privacy, then features, then context length."""
+"""Which endpoints may serve a request: checks a pin, then privacy, then features, then context length.
+
+The limit of an answer (`max_tokens`) is an upper limit: it decides nothing here. Only the prompt has to fit, with one
+token of an answer. Its length is an estimate unless an endpoint has counted it (`Features.counted`), so an endpoint is
+left out only where no tokenizer could make the prompt short enough; otherwise the endpoint decides, and another one
+takes over where it refuses. `cramped` says which endpoints had better leave the request to others.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +15,11 @@ from disco.dispatch.request_features import Features
 from disco.errors import ConfigurationError, ContextLengthError, NoEndpointError, nearest, shown
 from disco.plan import LeftOut, Why
 
-__all__ = ["ANSWER_RESERVE_TOKENS", "eligible", "is_within", "known_names", "left_out"]
+__all__ = ["cramped", "eligible", "is_doubtful", "is_within", "known_names", "left_out"]
 
-ANSWER_RESERVE_TOKENS = 64
-"""Room that an endpoint's context must have for an answer whose length the caller did not limit, tokens."""
+# The longest token of any known tokenizer has 128 characters (spaces), and the estimate counts one for each four.
+_MOST_OVERESTIMATED = 32
+_MOST_UNDERESTIMATED = 4  # a character, or a byte, each
 
 _FARTHER: Mapping[Reach, frozenset[Reach]] = {
     "device": frozenset(("own", "any")),
@@ -33,14 +40,14 @@ _TOO_FAR: Mapping[Reach, tuple[str, str]] = {
 _NOTHING: frozenset[str] = frozenset()
 _MOST_WORDS = 120  # characters of a list of needs in a record: callers choose the names of parameters
 _UNEXPLAINED: Mapping[str, Mapping[str, str]] = {}
-_SERVES_IT = "configure an endpoint that serves what the request needs, or leave it out"
-_SHORTEN = "shorten the conversation, lower max_tokens, or configure a longer context"
+_SHORTEN = "shorten the messages, or configure a longer context (context_tokens)"
 # The parameter by which a request asks for a feature, where it has another name.
 _PARAMS = {
     "json_schema": "response_format",
     "images": "messages",
     "audio": "messages",
     "reasoning": "reasoning_effort",
+    "web_search": "web_search_options",
 }
 
 
@@ -88,7 +95,6 @@ def eligible(
         NoEndpointError: no endpoint may serve the request, for another reason. Both messages list every endpoint with
             its reason.
     """
-    wanted_tokens = _wanted_tokens(features)
     needs, pinned = features.needs, features.endpoint
     if pinned is not None:
         known_names((pinned,), [candidate.name for candidate in candidates], 'The option "endpoint"')
@@ -103,7 +109,10 @@ def eligible(
             serves = served.get(candidate.name, _NOTHING)
             if serves is not None and not needs <= serves:
                 continue
-        if candidate.context_tokens is not None and wanted_tokens > candidate.context_tokens:
+        if (
+            candidate.context_tokens is not None
+            and _least_tokens(features, candidate) >= candidate.context_tokens
+        ):
             continue
         left.append(candidate)
     if not left:
@@ -121,9 +130,31 @@ def left_out(
     return tuple(LeftOut(name, why[0]) for name, why in reasons if why)
 
 
-def _wanted_tokens(features: Features) -> int:
-    answer_tokens = ANSWER_RESERVE_TOKENS if features.max_tokens is None else features.max_tokens
-    return features.prompt_tokens + answer_tokens
+def cramped(features: Features, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return the candidates whose context would probably cut the answer off, or not hold the prompt.
+
+    A typical answer counts (`Features.expected_tokens`), and not the limit that the caller set: many programs set one
+    that is far above what they get.
+    """
+    return [
+        c
+        for c in candidates
+        if c.context_tokens is not None
+        and features.prompt_tokens_at(c.name) + features.expected_tokens > c.context_tokens
+    ]
+
+
+def is_doubtful(features: Features, context_tokens: int) -> bool:
+    """Return whether an estimate does not tell if such a context has room for the prompt and a typical answer."""
+    least = features.prompt_tokens // _MOST_OVERESTIMATED
+    most = features.prompt_tokens * _MOST_UNDERESTIMATED + features.expected_tokens
+    return least < context_tokens < most
+
+
+def _least_tokens(features: Features, candidate: Candidate) -> int:
+    """Return the least tokens that the prompt may have at an endpoint; its own count, where it has counted."""
+    counted = features.counted.get(candidate.name)
+    return features.prompt_tokens // _MOST_OVERESTIMATED if counted is None else counted
 
 
 def _reasons(
@@ -137,9 +168,9 @@ def _reasons(
         reasons.append(Why("too_far", source="request", what=features.reach))
     if missing := _missing(features, candidate, served):
         reasons.append(Why("not_served", source="request", what=", ".join(missing)[:_MOST_WORDS]))
-    limit, wanted_tokens = candidate.context_tokens, _wanted_tokens(features)
-    if limit is not None and wanted_tokens > limit:
-        reasons.append(Why("context", wanted_tokens, limit, "profile"))
+    limit, least = candidate.context_tokens, _least_tokens(features, candidate)
+    if limit is not None and least >= limit:
+        reasons.append(Why("context", least, limit, "profile"))
     return reasons
 
 
@@ -163,7 +194,8 @@ def _refusal(
         )
     lines: list[str] = []
     remedies: dict[str, None] = {}  # ordered and without repeats
-    only_context = False
+    # Context and prompt, tokens, and whether that is an estimate, where the context is the only reason.
+    longest: tuple[int, int, bool] | None = None
     param: str | None = None
     for candidate in candidates:
         reasons = []
@@ -184,10 +216,13 @@ def _refusal(
                     said = [f"it does not serve {', '.join(missing)}", *(f"({one})" for one in notes)]
                     reasons.append(" ".join(said))
                     param = param or _PARAMS.get(missing[0], missing[0])
-                    remedies[_SERVES_IT] = None
+                    remedies[f"configure a server that serves {', '.join(missing)}, or leave it out"] = None
                 case _:
-                    only_context = only_context or len(whys) == 1
-                    reasons.append(_context_reason(features, candidate.context_tokens or 0))
+                    limit, least = int(why.limit or 0), int(why.value or 0)
+                    if len(whys) == 1:
+                        estimated = candidate.name not in features.counted
+                        longest = max(longest or (0, 0, False), (limit, least, estimated))
+                    reasons.append(f"its context holds {limit} tokens")
                     remedies[_SHORTEN] = None
         lines.append(f"{candidate.name} ({candidate.place}): {'; '.join(reasons)}")
     message = (
@@ -197,13 +232,7 @@ def _refusal(
         + "; or ".join(remedies)
         + "."
     )
-    return ContextLengthError(message) if only_context else NoEndpointError(message, param=param)
-
-
-def _context_reason(features: Features, limit: int) -> str:
-    wanted_tokens = _wanted_tokens(features)
-    answer = wanted_tokens - features.prompt_tokens
-    return (
-        f"its context holds {limit} tokens, and the prompt's {features.prompt_tokens} with "
-        f"{answer} for the answer are {wanted_tokens}"
-    )
+    if longest is None:
+        return NoEndpointError(message, param=param)
+    limit, least, estimated = longest
+    return ContextLengthError.of(limit, least, at_least=estimated, more=message)

@@ -79,6 +79,8 @@ class Features:
             nothing would hide the hand-over from the reader, or the caller forbids one.
         heir_prompts: by device, the prompt that it would read as an heir, refined where it is: as the device counts it.
             Without the devices that have not counted it.
+        counted: by endpoint, how long the prompt is with that endpoint's own tokenizer and template. Without those that
+            have not counted it.
         refined_tokens: length of the prompt without the sentences that an heir need not read, tokens, estimated; None:
             the prompt is not refined.
         endpoint: the name of the only endpoint that may serve; None: any may.
@@ -98,12 +100,17 @@ class Features:
     divided_at_tps: float | None = None
     refined_tokens: int | None = None
     heir_prompts: Mapping[str, PromptSize] = field(default_factory=dict)
+    counted: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def expected_tokens(self) -> int:
         """Expected length of the answer, tokens: that of the longest class, else a typical one; at most the limit."""
         typical = self.class_tokens or TYPICAL_ANSWER_TOKENS
         return typical if self.max_tokens is None else min(self.max_tokens, typical)
+
+    def prompt_tokens_at(self, endpoint: str) -> int:
+        """Return the length of the prompt at an endpoint, tokens: as that counted it, else as estimated."""
+        return self.counted.get(endpoint, self.prompt_tokens)
 
     @property
     def local_only(self) -> bool:

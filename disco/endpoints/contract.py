@@ -31,7 +31,7 @@ from disco.request import Prefix, Request
 __all__ = ["PAUSE_HOLD_S", "Attempt", "Capabilities", "Endpoint", "Event", "Progress", "seam_behind"]
 
 PAUSE_HOLD_S = 2.0
-"""How long a paused attempt keeps a device's model while other attempts wait for it (`Attempt.pause`)."""
+"""How long a paused attempt keeps its place at a device while other attempts wait for one (`Attempt.pause`), s."""
 
 Event = list[Delta] | Started | Alive | Progress | Parked | Ended
 """What an attempt yields: batches of deltas, then how the attempt ended."""
@@ -64,7 +64,7 @@ class Capabilities:
         lacks: of features that the endpoint does not serve, by name: why, and what would serve them; for messages.
         vocabulary: fingerprint of the tokenizer, or None when unknown.
         ready: the endpoint can start now; False while a model still has to be loaded.
-        loads: `Endpoint.warm_up` loads the model in the background, and does nothing else.
+        loads: `Endpoint.load` loads the model in the background.
         loading_s: how long the model has been loading, seconds; None where it does not load now.
         load_s: how long it took to load the model that is loaded, seconds; None where that is not known.
         parks: an attempt can finish its prefill and keep it without writing (`Attempt.park`).
@@ -163,10 +163,11 @@ class Attempt(ABC):
         """Ask to write nothing more until `resume`, and to keep the cache and the state of the sampler.
 
         The attempt stops before its next token. What was written before, even if the iterator has not yielded it, still
-        comes, and an answer that was complete by then still ends. A prompt is read to its end. Other attempts at
-        a device wait meanwhile, as they would if this one wrote, but no longer than `PAUSE_HOLD_S` after the pause
-        began: then they use the model, and `resume` waits for its turn (before those that have not begun) and reads
-        again what the cache has lost. An attempt that is paused may be cancelled, closed, parked or told to follow.
+        comes, and an answer that was complete by then still ends. A prompt is read to its end. Its place at a device
+        stays its own: attempts that find no other wait, as they would if this one wrote, but no longer than
+        `PAUSE_HOLD_S` after the pause began. Then one has its place, and `resume` waits for its turn (before those
+        that have not begun) and reads again what the cache has lost. An attempt that is paused may be cancelled,
+        closed, parked or told to follow.
         Returns False, and changes nothing, where the endpoint cannot pause (`Capabilities.pauses`), or where the
         attempt does not write: it was not iterated yet, follows or has ended.
         """
@@ -268,10 +269,20 @@ class Endpoint(ABC):
         """Return how long the prompt of a request without tools is, and how much of it need not be read again.
 
         Computes nothing and changes nothing. None where the endpoint does not know that within `within_s` seconds: it
-        cannot count, its model is not loaded or in use, or it refuses the request.
+        cannot count, its model is not loaded, the request would have to wait, or it is refused.
         """
         del request, within_s
         return None
+
+    async def look(self) -> None:  # noqa: B027 - optional hook
+        """Learn what a plan has to know and `capabilities` does not yet, in a moment; never raises.
+
+        Called before each plan in which the endpoint may take part. Nothing of a request is sent.
+        """
+
+    async def load(self) -> None:
+        """Load the model, and do nothing else (`Capabilities.loads`); it loads on where the caller is cancelled."""
+        await self.warm_up()
 
     async def warm_up(self) -> None:  # noqa: B027 - optional hook
         """Do now what the first request would otherwise wait for: load, connect, probe."""

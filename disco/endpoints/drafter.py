@@ -98,7 +98,7 @@ class Drafting(ABC):
 
     @property
     def busy(self) -> bool:
-        """Whether a draft would now wait for other requests, or would have to read displaced tokens again."""
+        """Whether a draft would now wait for other requests, or delay them."""
         return False
 
     @property

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import mmap
+import os
+import stat
 import struct
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO
 
 from disco.errors import ModelFileError
 
-__all__ = ["MOST_CONTEXT_TOKENS", "GgufError", "Header", "read_chat_template", "read_header", "read_tokens"]
-
-MOST_CONTEXT_TOKENS: Final = 4096
-"""Prompt and answer together, tokens, that a model gets at most unless more are asked for: memory grows with them."""
+__all__ = ["GgufError", "Header", "read_chat_template", "read_header", "read_tokens"]
 
 _STRING, _ARRAY = 8, 9
 _SCALARS = {
@@ -36,6 +35,7 @@ _BLOCKS = {
 }  # fmt: skip
 
 _MOST_DIMENSIONS = 4  # GGML_MAX_DIMS
+_MOST_LAYERS = 65_536  # more numbers are no list of layers
 
 # The entries that decide how text becomes ids, besides the list of tokens itself.
 _TOKENIZER_KEYS = (
@@ -55,7 +55,7 @@ class Header:
     """What the header contains.
 
     Attributes:
-        metadata: scalar and string entries; arrays are left out.
+        metadata: scalar and string entries; of the arrays only the key-value heads of each layer, as a tuple.
         vocabulary: fingerprint of the tokenizer, None where the file has no list of tokens.
         size_bytes: the least size of a whole file.
         tokens: number of tokens in the tokenizer's list; None where it was not read.
@@ -71,12 +71,6 @@ class Header:
         """Return the context length that the model was trained with, in tokens."""
         value = self.metadata.get(f"{self.metadata.get('general.architecture')}.context_length")
         return value if isinstance(value, int) else None
-
-    @property
-    def usual_context_tokens(self) -> int | None:
-        """Return the context length that the model gets where none is asked for, in tokens."""
-        trained = self.trained_context_tokens
-        return None if trained is None else min(trained, MOST_CONTEXT_TOKENS)
 
 
 class _Reader:
@@ -117,6 +111,17 @@ class _Reader:
             raise GgufError(f"its header holds an entry of unknown type {kind}")
         return self.number(_SCALARS[kind])
 
+    def numbers(self) -> tuple[int, ...] | None:
+        """Return an array of whole numbers; None where it holds something else."""
+        begin = self.at
+        kind, count = self.number("<I"), self.number("<Q")
+        layout = _SCALARS.get(kind, "")
+        if layout[1:] not in ("b", "B", "h", "H", "i", "I", "q", "Q") or count > _MOST_LAYERS:
+            self.at = begin
+            self.skip_array()
+            return None
+        return tuple(int(self.number(layout)) for _ in range(count))
+
     def skip_array(self) -> None:
         kind, count = self.number("<I"), self.number("<Q")
         if kind == _STRING:
@@ -128,6 +133,22 @@ class _Reader:
             self.at += count * struct.calcsize(_SCALARS[kind])
         else:
             raise GgufError(f"its header holds an array of unknown type {kind}")
+
+
+def _open(path: Path) -> BinaryIO:
+    """Open a file that somebody else may have named: a local server says which one its model is.
+
+    Raises:
+        GgufError: it is no regular file. To open a named pipe would otherwise wait for somebody to write to it.
+        OSError: it cannot be opened.
+    """
+    file = os.fdopen(
+        os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)), "rb"
+    )
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise GgufError("it is not a regular file")
+    return file
 
 
 def read_header(path: Path, *, scalars_only: bool = False) -> Header:
@@ -143,7 +164,7 @@ def read_header(path: Path, *, scalars_only: bool = False) -> Header:
         GgufError: the file is not a GGUF file, has an unsupported version, or is truncated.
         OSError: the file cannot be read.
     """
-    with path.open("rb") as file:
+    with _open(path) as file:
         if file.read(4) != b"GGUF":
             raise GgufError("it does not begin with the letters GGUF")
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -163,7 +184,7 @@ def read_tokens(path: Path) -> list[bytes]:
         OSError: the file cannot be read.
     """
     read_header(path)  # raises the error that says what is wrong with the file
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    with _open(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         reader = _Reader(data)
         reader.at = 16
         for _ in range(reader.number("<Q")):
@@ -211,8 +232,11 @@ def _parse(reader: _Reader, *, scalars_only: bool) -> Header:
             reader.at = begin
         if scalars_only and kind == _ARRAY and key.startswith("tokenizer."):
             return Header(metadata, None, 0, count)
-        value = reader.value(kind)
-        if kind != _ARRAY:
+        if kind == _ARRAY and key.endswith(".attention.head_count_kv"):
+            value: object = reader.numbers()
+        else:
+            value = reader.value(kind)
+        if kind != _ARRAY or value is not None:
             metadata[key] = value
         elif key == "tokenizer.ggml.tokens":
             tokens = hashlib.sha256(reader.data[begin : reader.at]).digest()

@@ -13,7 +13,7 @@ import httpx2
 import openai
 
 from disco.endpoints.openai_api.chunk_repair import reported_error
-from disco.errors import ConfigurationError, LocalModelError, cut
+from disco.errors import BUSY_RETRY_S, BusyError, ConfigurationError, LocalModelError, cut
 
 __all__ = ["INVALID", "SERVER", "Refusal", "error_event", "garbled", "json_bytes", "passed_on", "refusal_of"]
 
@@ -91,6 +91,9 @@ def refusal_of(error: Exception) -> Refusal:
     """
     if isinstance(error, Refusal):
         return error
+    if isinstance(error, BusyError):  # the one error after which the caller had better ask again
+        wait = {"retry-after": str(BUSY_RETRY_S)}
+        return Refusal(429, error.message, kind="requests", code=error.code, headers=wait)
     if isinstance(error, openai.APIStatusError):
         return _status(error)
     if isinstance(error, ConfigurationError):

@@ -11,9 +11,9 @@ from typing import Any, NoReturn
 import anyio
 from starlette.types import Receive, Scope
 
-from disco.client.request_checks import check_chat, check_responses
 from disco.dispatch import available_presets
 from disco.errors import nearest, shown
+from disco.request_checks import check_chat, check_responses
 from disco.server.api_errors import Refusal
 
 __all__ = ["CHAT", "RESPONSES", "Gone", "ParsedBody", "parse", "parse_json", "read_body"]

@@ -1,8 +1,9 @@
 """Whether a server has cut the prompt and said nothing: its usage counts far fewer tokens than were sent.
 
 Local servers do so where a prompt does not fit into the context (Ollama, KoboldCpp), and some routers. The answer is to
-a part of the question. Where another endpoint can still begin again, unseen, it does. Where the reader has the text, it
-stands: the SDK gives it, too, and an error behind a whole answer would help nobody. In both cases a person is told.
+a part of the question. Where another endpoint can still begin again, unseen, it does. Otherwise the answer of a hosted
+server stands: the SDK gives it, too, and its user cannot change the server's context. One on the user's own machines
+has failed (`context_length`): its context is the user's to raise. In all cases a person is told.
 """
 
 from __future__ import annotations

@@ -252,7 +252,11 @@ class Writing:
             return False
         state.cut_prompt = read, least
         is_alone = self._migration.moving is None and self.rise is None and self.assist is None
-        if state is not self._transcript.writer or not (is_alone and self._transcript.nothing_shown):
+        # On the user's own machines, the context is the user's to set.
+        is_own = state.candidate.reach != "any"
+        if state is not self._transcript.writer or not (
+            is_alone and (is_own or self._transcript.nothing_shown)
+        ):
             return False
         name = state.candidate.name
         error = ContextLengthError(
@@ -260,6 +264,9 @@ class Writing:
             "shorten the prompt, or configure an endpoint with a longer context."
         )
         failure = EndpointFailure(FailureKind.CONTEXT_LENGTH, error)
+        if is_own:
+            self._ending.unless(self._failover.fail(state, failure, now, out), now, out)
+            return True
         self._keep(state, ended, now)
         if not self._failover.fail(state, failure, now, out):  # nobody else: better this answer than none
             self._ending.finish(state, ended.finish_reason, now, out)

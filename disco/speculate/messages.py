@@ -147,10 +147,10 @@ class Verdict:
             cut short), the answer's length, and `ids` is empty.
         ids: the tokens of the answer from there on; the round's drafted tokens that were right, and one more. Empty
             where the answer ended.
-        deltas: the text of those tokens as it may be shown, each as `events.Delta` fields: text, tokens and, where
-            there are any, kind, ids, logprobs, logp, tool_calls. Text is held back where a stop string may begin. Each
-            has `at` besides: the position of the token that it came with (at the answer's end, the answer's length).
-            A verdict may overlap what the client has, and by `at` it knows which deltas are new.
+        deltas: the text of those tokens as it may be shown, each as the API's delta with what it lacks beside it
+            (`event_coding.coded`). Text is held back where a stop string may begin. Each has `at` besides: the position
+            of the token that it came with (at the answer's end, the answer's length). A verdict may overlap what the
+            client has, and by `at` it knows which deltas are new.
         finish_reason: how the answer ended; None while it goes on.
         judged: drafted tokens that were compared: the right ones, and the first that differed.
         accepted: how many of them were right.

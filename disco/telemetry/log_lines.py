@@ -22,7 +22,16 @@ from disco.session.records.route_record import (
 )
 from disco.telemetry.record_facts import Fact
 
-__all__ = ["LOG", "is_logged", "log_answer", "log_callback", "log_failure", "log_plan", "log_probe"]
+__all__ = [
+    "LOG",
+    "is_logged",
+    "log_answer",
+    "log_callback",
+    "log_failure",
+    "log_loaded",
+    "log_plan",
+    "log_probe",
+]
 
 LOG = logging.getLogger("disco")
 LOG.addHandler(logging.NullHandler())
@@ -123,6 +132,16 @@ def log_probe(model: str | None, method: str) -> None:
         "server continues half-written answers by: %s",
         method,
         extra=_fields({"model": model or "", "continuation": method}),
+    )
+
+
+def log_loaded(endpoint: str, load_s: float) -> None:
+    """INFO: the model of an endpoint on this machine is loaded; `load_s`: how long that was waited for, s."""
+    LOG.info(
+        "endpoint %s has loaded its model in %.1f s",
+        endpoint,
+        load_s,
+        extra=_fields({"endpoint": endpoint, "load_s": load_s}),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import AsyncExitStack
 
 import anyio
 import openai
@@ -231,8 +232,9 @@ async def a_prompts_size_is_what_an_attempt_then_reports(subject: Subject, endpo
         return
     assert size == (attempt.usage.prompt_tokens, attempt.usage.cached_tokens)
     assert again == (size.tokens, size.tokens - 1)  # the last token is computed for its logits
-    async with endpoint.open(endless(subject)) as working:  # one that works is not asked
-        await first_content(working)
+    async with AsyncExitStack() as stack:  # one that works is not asked
+        for _ in range(subject.slots):
+            await first_content(await stack.enter_async_context(endpoint.open(endless(subject))))
         with anyio.fail_after(1.0):
             assert await endpoint.prompt_size(request, 30.0) is None
     too_long = await endpoint.prompt_size(ask("river " * subject.context_tokens), 5.0)

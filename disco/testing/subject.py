@@ -23,6 +23,7 @@ class Subject:
         within_s: how long it may go on, s, with room for a busy machine.
         work_s: returns the processor time used so far, s; that of other processes counts where it adds theirs.
         long_tokens: length of a prompt that takes long enough to be cancelled before the first word, tokens.
+        slots: how many attempts it serves at once.
         limits: what the server behind the endpoint gets wrong, or does not have: "max_completion_tokens" (it ignores
             that name), "context" (a prompt too long for it is an empty stream), "no context" (no prompt is too long).
     """
@@ -33,6 +34,7 @@ class Subject:
     within_s: float = WITHIN_S
     work_s: Callable[[], float] = cpu_s
     long_tokens: int = 1400
+    slots: int = 1
     limits: frozenset[str] = frozenset()
 
 

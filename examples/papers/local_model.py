@@ -6,7 +6,6 @@ Each token's logits are those that disco's own engine gets: the same context, th
 from __future__ import annotations
 
 import ctypes
-import importlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,35 +14,15 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from disco.endpoints.llamacpp import resolve_model
+from disco.endpoints.llamacpp import ChatTemplate, load_library, resolve_model
 from disco.errors import ConfigurationError, LocalModelError
 
-__all__ = ["LocalModel", "load_library"]
+__all__ = ["LocalModel"]
 
 _MOST_CONTEXT_TOKENS: Final = 4096
 # As a verify server's. More rows at once are quicker, and round otherwise: of 160 tokens of a Q8_0 model's own, it
 # called 7 wrong in one batch, and none in batches of 64 and fewer.
 _BATCH_TOKENS: Final = 64
-_kept: list[Any] = []  # llama.cpp has only a pointer to the callback of its log
-
-
-def load_library() -> Any:
-    """Return llama_cpp, which prints nothing.
-
-    Raises:
-        ConfigurationError: it is not installed.
-    """
-    try:
-        library = importlib.import_module("llama_cpp")
-    except ImportError as error:
-        raise ConfigurationError(
-            'This needs llama-cpp-python: pip install "disco-llm[local]" (compiles llama.cpp, which takes minutes)'
-        ) from error
-    if not _kept:
-        library.llama_backend_init()
-        _kept.append(library.llama_log_callback(lambda _level, _text, _data: None))
-    library.llama_log_set(_kept[0], None)
-    return library
 
 
 class LocalModel:
@@ -176,10 +155,8 @@ class LocalModel:
         source = template or self.template
         if source is None:
             raise ConfigurationError("the model has no chat template; name an instruct model")
-        formats = importlib.import_module("llama_cpp.llama_chat_format")
         bos, eos = (self._text(token) for token in (self._bos, int(self.lib.llama_vocab_eos(self._vocab))))
-        formatter = formats.Jinja2ChatFormatter(source, eos_token=eos, bos_token=bos)
-        return str(formatter(messages=list(messages)).prompt)
+        return ChatTemplate(source, eos_text=eos, bos_text=bos).render(messages)
 
     def _text(self, token: int) -> str:
         return "" if token < 0 else self.vocabulary[token].decode("utf-8", "replace")

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from disco import LocalServer
 from disco.endpoints.contract import Endpoint
-from disco.endpoints.llamacpp import KNOWN_MODELS, LlamaCppEndpoint, requantised, resolve_model
+from disco.endpoints.llamacpp import KNOWN_MODELS, EngineEndpoint, requantised, resolve_model
 from disco.profiles import user_profile_dir
 
 __all__ = ["model_file", "model_name", "open_model"]
@@ -45,7 +45,7 @@ def open_model(text: str, *, threads: int | None) -> Endpoint:
             api_key=None if here else os.environ.get("OPENAI_API_KEY"),
         ).endpoint()
     path: str | Path = model_file(text) if _parts(text)[1] else text
-    return LlamaCppEndpoint(model=path, name=model_name(text), threads=threads)
+    return EngineEndpoint(model=path, name=model_name(text), threads=threads)
 
 
 def model_file(text: str) -> Path:

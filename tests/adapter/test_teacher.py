@@ -43,8 +43,9 @@ def test_answers_written_at_once_are_those_written_one_after_another(whole):
     assert len(alone) == len(PROMPTS)
     for prompt, one in alone.items():
         assert np.array_equal(one.ids, together[prompt].ids)
-        assert np.allclose(one.shallow, together[prompt].shallow, atol=2e-3)
-        assert np.allclose(one.final, together[prompt].final, atol=4e-3)
+        # Rows beside others are rounded otherwise: the states are kept in 16 bits.
+        assert np.allclose(one.shallow, together[prompt].shallow, atol=2e-2)
+        assert np.allclose(one.final, together[prompt].final, atol=2e-2)
 
 
 def test_states_and_tokens_of_an_answer_are_the_models(whole, tmp_path):

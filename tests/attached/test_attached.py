@@ -13,7 +13,7 @@ from disco.endpoints.attached import AttachingEndpoint
 from disco.endpoints.attached.announcement import live_announcements
 from disco.endpoints.attached.handshake import new_key, token
 from disco.endpoints.attached.messages import ANSWERS, HELLO
-from disco.endpoints.llamacpp import LlamaCppEndpoint
+from disco.endpoints.host import HostEndpoint
 from disco.errors import EndpointFailure, FailureKind
 from disco.events import Ended, Started
 from disco.request import Prefix
@@ -47,7 +47,7 @@ async def test_it_writes_what_the_own_model_would_write_and_loads_nothing(attach
         await client.warm_up()
         told = await client.chat.completions.create(**asked)
         assert not endpoint.own.capabilities().ready
-        assert isinstance(alone.router.local, LlamaCppEndpoint)
+        assert isinstance(alone.router.local, HostEndpoint)
         here = await alone.chat.completions.create(**asked)
         able, own = endpoint.capabilities(), alone.router.local.capabilities()
     assert told.choices[0].model_dump(exclude={"message"}) == here.choices[0].model_dump(exclude={"message"})
@@ -105,9 +105,9 @@ async def test_the_server_stops_when_its_program_leaves(attachable):
     async with attempt:
         await anext(attempt)
         await anext(attempt)
-        assert served.client.router.local._worker._running is not None
+        assert (await served.client.router.local.ask("/host"))["verifier"]["waiting"]
     with anyio.fail_after(30):
-        while served.client.router.local._worker._running is not None:  # noqa: ASYNC110 - another thread's
+        while (await served.client.router.local.ask("/host"))["verifier"]["waiting"]:  # noqa: ASYNC110 - another process
             await anyio.sleep(0.01)
 
 
@@ -176,7 +176,7 @@ def test_nothing_is_handed_to_another_program_unless_the_application_asks_for_it
     _, folder = attachable
     monkeypatch.setenv("DISCO_ATTACH", str(folder))
     with_default = kind(local="smollm2-135m", policy="private")
-    assert isinstance(with_default.router.local, LlamaCppEndpoint)
+    assert isinstance(with_default.router.local, HostEndpoint)
     assert isinstance(
         kind(local="smollm2-135m", policy="private", attach="auto").router.local, AttachingEndpoint
     )
@@ -184,7 +184,7 @@ def test_nothing_is_handed_to_another_program_unless_the_application_asks_for_it
 
 def test_a_served_model_with_less_room_is_attached_to_only_where_the_program_says_so(folder):
     """A verify server may have a small context; requests that the own model can take must not be refused."""
-    own = LlamaCppEndpoint(model="smollm2-135m")
+    own = HostEndpoint(model="smollm2-135m")
     found = {}
     for room in (512, 8192, None):
         model = MODEL.model_copy(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from attached.made import ask
@@ -15,6 +16,7 @@ from disco.endpoints.attached.messages import Order, event_line, failure_line, o
 from disco.errors import ContextLengthError, EndpointFailure, FailureKind, LocalModelError, NoEndpointError
 from disco.events import Delta, DeltaKind, Ended, Progress, Started, ToolCallDelta, Usage
 from disco.request import Prefix, Request
+from disco.request_checks import checked_order
 
 TEXT = st.text(max_size=20)
 COUNT = st.integers(0, 10_000)
@@ -93,26 +95,29 @@ def test_rubbish_is_an_error_of_one_kind(line):
 
 @given(
     TEXT,
+    st.tuples(TEXT, TEXT),
     st.builds(
-        Prefix, TEXT, COUNT, st.none() | st.lists(COUNT, max_size=3).map(tuple), st.none() | TEXT, TEXT
+        Prefix, st.just(""), COUNT, st.none() | st.lists(COUNT, max_size=3).map(tuple), st.none() | TEXT
     ),
-    st.lists(TEXT, max_size=3),
+    st.just([]) | st.lists(TEXT.filter(str.strip), min_size=2, max_size=3, unique_by=str.strip),
     st.none() | st.integers(1, 99),
 )
-def test_an_order_comes_out_as_it_went_in(text, prefix, classes, cap):
+def test_an_order_comes_out_as_it_went_in(text, written, prefix, classes, cap):
+    prefix = replace(prefix, text="".join(written), withheld=written[1])
     request = Request(ask(text).messages, "m", {"seed": 3, "stop": [text]}, classes=tuple(classes), cap=cap)
     order = Order.model_validate(json.loads(order_of(request, prefix, frozenset({"logp"}))))
-    made = order.request()
+    asked = {"prefix": order.prefix, "wants": order.wants, "classes": order.classes, "cap": order.cap}
+    made, so_far, wants = checked_order({**order.params, "messages": order.messages}, asked)
     assert (made.messages, made.params, made.classes, made.cap) == (
         request.messages,
         request.params,
         request.classes,
         cap,
     )
-    assert (order.answer_so_far(), order.wants) == (prefix, ["logp"])
+    assert (so_far, wants) == (prefix, frozenset({"logp"}))
 
 
-@pytest.mark.parametrize("wrong", [{"version": 2}, {"messages": "m"}, {"tools": []}, {"prefix": {"x": 1}}])
+@pytest.mark.parametrize("wrong", [{"version": 2}, {"messages": "m"}, {"tools": []}, {"prefix": [1]}])
 def test_an_order_that_is_none_is_refused_and_not_quoted(wrong):
     order = json.loads(order_of(ask("CANARYPROMPT"), Prefix(), frozenset()))
     with pytest.raises(ValidationError) as caught:

@@ -147,7 +147,7 @@ async def test_only_a_server_that_holds_a_model_and_may_be_attached_to_is_announ
         ),
     ):
         assert live_announcements(folder) == []
-        with serve(model, folder, "--isolation", "process") as (process, _):
+        with serve(model, folder) as (process, _):
             assert [one.pid for one in live_announcements(folder)] == [process.pid]
             async with program(model) as client:
                 await answer(client)

@@ -286,7 +286,7 @@ def made(name: str, base_url: str) -> Any:
     # Without power: the server runs on this machine, too, and would make the device look busy with other programs.
     settings: dict[str, Any] = {
         "local": "smollm2-135m",
-        "runtime": "prebuilt",
+        "runtime": "llama-server",
         "state": False,
         "power": False,
     }

@@ -3,7 +3,7 @@
 The first server stands behind a proxy that breaks its answers of 60 tokens: the connection is cut after 40, the server
 falls silent after 20, an event is broken before token 10. The second server is a backup that nobody has warmed up.
 
-- Real servers: llama-cpp-python's and llama.cpp's own, both with SmolLM2-135M.
+- Real servers: llama-cpp-python's, where it is installed, and llama.cpp's own, both with SmolLM2-135M.
 - Scripted servers, one for each thing that a server may do with a half-written answer: continue by the flags, echo it
   first, do what it is told, begin in other words once or always, start another answer, start the same one.
 
@@ -31,8 +31,9 @@ import openai
 from faults.proxy_server.fault import Fault, Kind, Moment
 from faults.proxy_server.proxy import FaultProxy, fault_proxy
 from helpers.measuring import options
+from helpers.python_server import has_python_server, python_server
 from plain_server import KINDS, TEXT, PlainServer, served
-from servers import llama_cpp_server, native_llama_server
+from servers import native_llama_server
 
 from disco import AsyncDisco, Backup, Timeouts
 
@@ -208,8 +209,8 @@ async def main() -> None:
     for kind in KINDS:
         with scripted(kind) as pair:
             await measure(pair)
-    if not given.scripted:
-        with llama_cpp_server() as python, native_llama_server(slots=2) as native:
+    if not given.scripted and has_python_server():
+        with python_server() as python, native_llama_server(slots=2) as native:
             with fault_proxy(python.base_url) as proxy:
                 await measure(
                     Pair("real: llama-server", proxy, native.base_url, native.model, None, must_complete=True)

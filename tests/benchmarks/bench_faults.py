@@ -31,7 +31,7 @@ from helpers.fault_answers import Got, Stock
 from helpers.fault_clients import CONNECT_S, SILENCE_S, Disco, Litellm, Sdk, litellm_process
 from helpers.fault_schedule import Turn, healthy_schedule, schedule, silent_schedule
 from helpers.measuring import options, percentile
-from servers import llama_cpp_server
+from servers import model_server
 
 from disco.dispatch.presets import PlaybackSection
 
@@ -188,7 +188,7 @@ async def main() -> None:
     turns = (silent_schedule if given.silent else schedule)(given.answers, given.seed)
     rows: list[tuple[str, Result, Stock]] = []
     async with contextlib.AsyncExitStack() as stack:
-        server = stack.enter_context(llama_cpp_server())
+        server = stack.enter_context(model_server())
         proxy = stack.enter_context(fault_proxy(server.base_url))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         presets(folder)
@@ -199,7 +199,7 @@ async def main() -> None:
         if given.litellm is None:
             print("litellm.Router is left out: no --litellm PYTHON", file=sys.stderr)
         else:
-            spare = stack.enter_context(llama_cpp_server())
+            spare = stack.enter_context(model_server())
             process = await stack.enter_async_context(litellm_process(given.litellm, proxy.base_url, spare))
             systems.append(Litellm(proxy, process))
         for system in systems:

@@ -18,7 +18,7 @@ import llama_cpp
 import numpy as np
 from helpers.measuring import Columns, by_turns, options
 
-from disco.endpoints.llamacpp import LlamaCppEndpoint, resolve_model
+from disco.endpoints.llamacpp import EngineEndpoint, resolve_model
 from disco.request import Request
 
 CONTEXT_TOKENS = 2048
@@ -44,7 +44,7 @@ async def overshoots_ms(seconds_s: float) -> list[float]:
     return late
 
 
-async def generate(endpoint: LlamaCppEndpoint, request: Request) -> float:
+async def generate(endpoint: EngineEndpoint, request: Request) -> float:
     """Tokens per second between the first and the last token."""
     tokens, first_at = 0, 0.0
     async with endpoint.open(request) as attempt:
@@ -57,7 +57,7 @@ async def generate(endpoint: LlamaCppEndpoint, request: Request) -> float:
     return (tokens - 1) / (time.perf_counter() - first_at)
 
 
-async def while_generating(endpoint: LlamaCppEndpoint, seconds_s: float) -> list[float]:
+async def while_generating(endpoint: EngineEndpoint, seconds_s: float) -> list[float]:
     async with endpoint.open(endless(QUESTION, 2000)) as attempt, anyio.create_task_group() as group:
         await anext(attempt)
 
@@ -74,7 +74,7 @@ async def while_generating(endpoint: LlamaCppEndpoint, seconds_s: float) -> list
 async def loop_delay(threads: list[int], seconds_s: float, rounds: int) -> None:
     print("\nLoop delay, overshoot of a 5 ms sleep (ms)")
     table = Columns(" 36 | P50 >9.2f | P99 >9.2f | max >9.2f | samples >9")
-    endpoints = {count: LlamaCppEndpoint(context_tokens=CONTEXT_TOKENS, threads=count) for count in threads}
+    endpoints = {count: EngineEndpoint(context_tokens=CONTEXT_TOKENS, threads=count) for count in threads}
     ways = {"  idle": lambda: overshoots_ms(seconds_s)}
     for count, endpoint in endpoints.items():
         way = partial(while_generating, endpoint, seconds_s)
@@ -98,7 +98,7 @@ def bare_loop(llama: llama_cpp.Llama, ids: list[int], tokens: int) -> float:
 
 
 async def decoding_speed(tokens: int, rounds: int) -> None:
-    endpoint = LlamaCppEndpoint(context_tokens=CONTEXT_TOKENS, threads=1)
+    endpoint = EngineEndpoint(context_tokens=CONTEXT_TOKENS, threads=1)
     await endpoint.warm_up()
     threads: Any = {"n_threads": 1, "n_threads_batch": 1}
     path = str(resolve_model("smollm2-135m"))
@@ -120,7 +120,7 @@ async def decoding_speed(tokens: int, rounds: int) -> None:
 
 
 async def stopping(rounds: int) -> None:
-    endpoint = LlamaCppEndpoint(context_tokens=CONTEXT_TOKENS, threads=1)
+    endpoint = EngineEndpoint(context_tokens=CONTEXT_TOKENS, threads=1)
     await endpoint.warm_up()
     print(f"\nStopping: from aclose() to its return, {rounds} times (ms)")
     table = Columns(" 36 | P50 >9.2f | max >9.2f")

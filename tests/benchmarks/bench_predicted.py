@@ -72,7 +72,7 @@ async def record(given: Any, folder: Path) -> None:
                     base_url=front.base_url,
                     price=PRICE,
                     local="smollm2-135m",
-                    runtime="prebuilt",
+                    runtime="llama-server",
                     state=False,
                     power=False,  # the server runs on this machine, too, and would make it look busy
                     preset=name,

@@ -19,7 +19,7 @@ import helpers.tests_path  # noqa: F401
 import openai
 import psutil
 from helpers.measuring import Columns, options
-from servers import llama_cpp_server
+from servers import model_server
 
 from disco import AsyncDisco
 from disco.dispatch import Preset
@@ -62,7 +62,7 @@ async def soak(minutes: float, seed: int) -> None:
     ]
     process = psutil.Process()
     until_at = time.monotonic() + 60 * minutes
-    with llama_cpp_server() as server:
+    with model_server() as server:
         how = Continuation(method="completions", template=str(server.gguf))
         address = {"base_url": server.base_url, "api_key": "x", "continuation": how}
         clients = [AsyncDisco(local="smollm2-135m", policy=policy, **address) for policy in policies]

@@ -26,7 +26,7 @@ from scripted_server import STREAM_HEAD, WAIT_FOR_CLOSE, chunk, piece, scripted_
 from disco import AsyncDisco, DiscoError
 from disco.client.chat.stream_types import DiscoStream
 from disco.dispatch import Preset, load_preset
-from disco.endpoints.llamacpp import LlamaCppEndpoint
+from disco.endpoints.llamacpp import EngineEndpoint
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from disco.profiles import DeviceProfile
@@ -77,15 +77,15 @@ def script(moment: str) -> list[Any]:
     return [*([] if reply.before else [STREAM_HEAD]), *steps, WAIT_FOR_CLOSE]
 
 
-def device() -> LlamaCppEndpoint:
+def device() -> EngineEndpoint:
     """As the shared model is."""
-    return LlamaCppEndpoint(model="smollm2-135m", name="device", context_tokens=2048, threads=1)
+    return EngineEndpoint(model="smollm2-135m", name="device", context_tokens=2048, threads=1)
 
 
-def generates(device: LlamaCppEndpoint) -> bool:
+def generates(device: EngineEndpoint) -> bool:
     """Whether the model works, or is asked to."""
-    worker = device._worker
-    return worker._running is not None or bool(worker._queue)
+    scheduler = device.engine._thread.scheduler
+    return bool(device.engine._unbegun) or (scheduler is not None and scheduler.waiting > 0)
 
 
 @dataclass
@@ -147,9 +147,10 @@ class Scene:
                 moves = [] if stream is None else stream._live.session.migrations
                 return any(move.outcome == "running" for move in moves) and self.generates()
             case "model loads":
-                return self.local._worker._thread is not None and self.local._worker.model is None
+                return self.local.engine.loading_since is not None
             case "prefill" if not self.virtual:
-                return getattr(self.local._worker._running, "prompt_tokens", 0) > 0
+                jobs = tuple(self.local.engine._thread.scheduler._jobs)
+                return any(job.prompt_tokens for job in jobs)
             case "prefill" | "takeover at once":
                 return self.generates()
             case "race":
@@ -163,7 +164,7 @@ class Scene:
     def still_runs(self) -> list[str]:
         """What of it, outside the application's own loop, still runs."""
         loads = self.moment == "model loads"  # which goes on: the next answer needs it
-        works = bool(self.local._worker._queue) if loads else self.generates()
+        works = bool(self.local.engine._unbegun) if loads else self.generates()
         connected = self.server is not None and self.server.open > 0
         return ["the model works"] * works + ["a connection to the server"] * connected
 
@@ -173,7 +174,7 @@ class Scene:
 
 
 @contextlib.asynccontextmanager
-async def scene(moment: str, shared: LlamaCppEndpoint, *, session: bool = False) -> AsyncIterator[Scene]:
+async def scene(moment: str, shared: EngineEndpoint, *, session: bool = False) -> AsyncIterator[Scene]:
     """Set a real moment up; `shared` is a loaded model, `session` as in `Scene`."""
     local = shared if moment in ("prefill", "device writes", "move") else None
     if moment == "model loads":

@@ -28,15 +28,10 @@ def gone(pid):
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
 
 
-@pytest.mark.parametrize(
-    "runtime",
-    ["compiled", pytest.param("prebuilt", marks=pytest.mark.slow)],
-)
-def test_a_server_dies_in_mid_answer_and_comes_back_on_the_same_port(runtime):
+def test_a_server_dies_in_mid_answer_and_comes_back_on_the_same_port():
     phrases = []
-    with ModelServer(
-        runtime=runtime, context_tokens=512, progress=lambda _seconds, phrase: phrases.append(phrase)
-    ) as server:
+    progress = lambda _seconds, phrase: phrases.append(phrase)  # noqa: E731
+    with ModelServer(context_tokens=512, progress=progress) as server:
         assert phrases
         port, pid = server.port, server.pid
         anyio.run(killed_in_mid_answer, server)
@@ -106,7 +101,7 @@ def test_no_child_outlives_its_parent():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("runtime", ["compiled", "prebuilt"])
+@pytest.mark.parametrize("runtime", ["engine", "llama-server"])
 def test_the_demo_shows_every_scene_and_keeps_its_records(runtime, tmp_path):
     routes, picture = tmp_path / "routes.jsonl", tmp_path / "shown.svg"
     environment = {k: v for k, v in os.environ.items() if not k.startswith("OPENAI_")}

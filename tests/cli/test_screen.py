@@ -44,6 +44,10 @@ def test_without_a_terminal_text_is_unchanged_and_lines_tables_and_steps_are_pla
     assert "\x1b" not in out.getvalue()
     (step,) = out.getvalue().splitlines()[len(lines) :]
     assert step.startswith("Loading: 0.")
+    said = out.getvalue()
+    with screen.waiting("Loading smollm2-135m"):
+        pass
+    assert out.getvalue() == said, "the first line of a server is its address"
 
 
 def test_a_table_that_is_too_wide_for_the_terminal_has_no_lines_before_its_figures_are_cut():
@@ -75,6 +79,11 @@ def test_on_a_terminal_each_endpoint_keeps_its_colour_and_a_step_shows_its_progr
     with screen.step("Loading") as progress:
         progress(3.0, "reading the model")
     assert "Loading" in out.getvalue()
+    with screen.waiting("Loading smollm2-135m"):
+        screen.line("meanwhile")
+    waited, _, last = out.getvalue().rpartition("meanwhile")
+    assert "Loading smollm2-135m" in waited
+    assert last.endswith("\x1b[2K"), "nothing of it stays"
 
 
 def lines_of(terminal):

@@ -145,8 +145,10 @@ async def test_a_pin_that_cannot_serve_says_so_and_asks_nobody():
 
 async def test_a_pinned_request_that_would_be_passed_on_is_not_sent():
     async with client(asked := server(), local=quick_device()) as one:
-        with pytest.raises(NoEndpointError, match="pinned to 'device', so nothing was sent"):
-            await create(one, question(), n=2, disco={"endpoint": "device"})
+        with pytest.raises(NoEndpointError, match="pinned to 'device', so nothing was sent") as refused:
+            await create(one, question(), modalities=["text", "audio"], disco={"endpoint": "device"})
+        assert refused.value.param == "modalities"
+        assert len((await create(one, question(), n=2, disco={"endpoint": "device"})).choices) == 2
     assert not asked.requests
 
 

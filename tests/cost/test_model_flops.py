@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from disco.cost.model_flops import ModelShapes
 from disco.endpoints.gguf_header import read_header
-from disco.endpoints.llamacpp import LlamaCppEndpoint
+from disco.endpoints.llamacpp import EngineEndpoint
 from disco.endpoints.llamacpp.model.model_files import KNOWN_MODELS, locate
 from disco.profiles import load_device
 
@@ -58,7 +58,7 @@ def test_the_shipped_models_header_gives_all_but_its_norms():
     one = ModelShapes.of(header.metadata, vocabulary=header.tokens)
     assert header.tokens == one.vocabulary == 49152
     assert one.weights + one.logits / 2 == 134_515_008 - 61 * 576
-    assert LlamaCppEndpoint().header == header
+    assert EngineEndpoint().header == header
     assert len(KNOWN_MODELS) == 1
 
 

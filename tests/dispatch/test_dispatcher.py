@@ -100,14 +100,14 @@ def test_a_plan_names_all_eligible_endpoints_and_no_other(
     probing -= resting
     served = {name: frozenset({"tools"}) for name in able}
     how = {"resting": cool_downs(resting), "probing": probing, "budget_class": budget_class}
-    # Without a limit, 64 tokens are kept for the answer; an unknown context is not enforced.
-    limit = wanted.prompt_tokens + (64 if wanted.max_tokens is None else wanted.max_tokens)
+    # The estimate may be 32 times too high; the limit of the answer does not count, nor does an unknown context.
+    least = wanted.prompt_tokens // 32
     allowed = {
         c.name: c
         for c in candidates
         if REACHES.index(c.reach) <= REACHES.index(wanted.reach)
         and (not wanted.needs or c.name in able)
-        and (c.context_tokens is None or limit <= c.context_tokens)
+        and (c.context_tokens is None or least < c.context_tokens)
     }
     if not allowed:
         with pytest.raises(NoEndpointError):
@@ -120,10 +120,18 @@ def test_a_plan_names_all_eligible_endpoints_and_no_other(
     assert sorted(named) == sorted(allowed)
     assert made.starts
     assert min(s.after_s for s in made.starts) == 0.0
-    rested = {r.endpoint for r in made.deprioritised}
+    rested = {r.endpoint for r in made.deprioritised if r.reason != "short_context"}
     assert rested == (allowed.keys() & resting if allowed.keys() - resting else set())
+    # Of those that are left, the ones that would cut a typical answer off come behind the others.
+    awake = allowed.keys() - rested
+    tokens = wanted.prompt_tokens + min(256, 256 if wanted.max_tokens is None else wanted.max_tokens)
+    short = {name for name in awake if tokens > (allowed[name].context_tokens or tokens)}
+    spared = {r.endpoint for r in made.deprioritised if r.reason == "short_context"}
+    assert spared == (short if awake - short else set())
+    assert {s.endpoint for s in made.starts} <= awake - spared
+    assert set(named[len(named) - len(rested) - len(spared) :]) == rested | spared
     assert set(named[len(named) - len(rested) :]) == rested
-    assert not {m.target for m in made.migrations.values()} & (resting | probing)
+    assert not {m.target for m in made.migrations.values()} & (resting | probing | short)
     for writer, move in made.migrations.items():
         assert wanted.may_migrate
         assert allowed[move.target].continues
@@ -152,13 +160,41 @@ def test_a_refusal_lists_every_endpoint_with_its_reason_and_a_remedy_and_openai_
         assert not isinstance(refused.value, ContextLengthError)
     assert eligible(Features(10, **tools), (near, home, far), served) == [home]
     for reach, said in [
-        ("any", r"phone.*2048.*cloud.*8192.*shorten"),
-        ("device", r"cloud \(server\): it is a server"),  # also where one place alone may serve it
+        (
+            "any",
+            r"maximum context length is 8192 .* resulted in at least 9375 .*phone.*2048.*cloud.*8192.*shorten",
+        ),
+        # Also where one place alone may serve it.
+        ("device", r"maximum context length is 2048 .*cloud \(server\): it is a server"),
     ]:
         with pytest.raises(ContextLengthError, match=said) as caught:
-            eligible(Features(9_000, reach=reach), (near, far), served)
+            eligible(Features(300_000, reach=reach), (near, far), served)
         assert isinstance(caught.value, openai.BadRequestError)
         assert caught.value.code == "context_length_exceeded"
+
+
+def test_an_endpoint_whose_context_may_be_too_short_answers_where_no_other_can():
+    """By a typical answer, and not by the limit: programs ask for 32,000 tokens, and get 200."""
+    phone = Candidate("phone", "device", rates=Rates(0.0, 0.0), context_tokens=4_096)
+    cloud = Candidate("cloud", "any", rates=Rates(1e-6, 1e-6), context_tokens=128_000)
+    one = Dispatcher(Preset(name="t", dispatch={"policy": "device_only"}), **known())
+    for features, first, spared in [
+        (Features(10, max_tokens=32_000), "phone", ()),
+        (Features(4_000, max_tokens=50), "phone", ()),
+        (Features(4_000, max_tokens=32_000), "cloud", ("phone",)),
+        (Features(4_000), "cloud", ("phone",)),
+        (Features(9_000), "cloud", ("phone",)),  # by an estimate: it takes over where the other fails
+        (Features(4_000, counted={"phone": 3_000}), "phone", ()),  # its own count
+        (Features(10, counted={"phone": 5_000}), "cloud", None),  # it could not answer
+    ]:
+        made = one.plan(features, [phone, cloud], {})
+        assert made.starts[0].endpoint == first, features
+        assert [rest.endpoint for rest in made.deprioritised] == list(spared or ())
+        assert ("phone" in made.fallbacks) == (first == "cloud" and spared is not None)
+        assert [left.endpoint for left in made.left_out] == ([] if spared is not None else ["phone"])
+    assert one.plan(Features(9_000), [phone], {}).starts[0].endpoint == "phone"  # which decides itself
+    with pytest.raises(ContextLengthError, match="resulted in 5000 tokens"):
+        one.plan(Features(10, counted={"phone": 5_000}), [phone], {})
 
 
 class InRankOrder:

@@ -30,7 +30,8 @@ HAS_A_NUMBER = re.compile(r"\d")
 # Of these nothing was compared: the choice is a setting, or a fact that is no number.
 WITHOUT_A_NUMBER = {"plugin", "pinned", "too_far", "not_served", "offline", "low", "throttled", "loaded", "metered",
                     "device_only", "background", "lowest_tier", "budget_spent", "budget_low", "budget_unknown",
-                    "reserve", "rate_limit", "probed", "race", "urgent", "long", "busy", "slow_reader"}  # fmt: skip
+                    "reserve", "rate_limit", "probed", "race", "urgent", "long", "busy", "slow_reader",
+                    "short_context"}  # fmt: skip
 
 
 class Near(SimulatedEndpoint):
@@ -114,7 +115,7 @@ async def every_branch() -> list[Any]:
         await routes_of(server=gone, asks=3),
         await routes_of(preset="balanced", power=low),
         await routes_of(budget=budget, preset="fast", state=False),
-        await routes_of(local=here(context_tokens=100), words=(20, 300)),
+        await routes_of(local=here(context_tokens=100), words=(20, 4000)),
     ]
     async with client(there(), local=here(features=frozenset())) as one:
         all_of_it.append([(await create(one, question(), response_format=SCHEMA)).route])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import anyio
 import pytest
@@ -159,7 +159,7 @@ async def a_paused_answer_goes_on_as_if_it_had_not_been(subject, endpoint):
             before, usage = text_of(reading.batches), reading.attempt.usage
             await anyio.sleep(0.2)
             assert (text_of(reading.batches), reading.attempt.usage) == (before, usage)
-            assert endpoint.capabilities().waiting == 1
+            assert endpoint.capabilities().waiting == (subject.slots == 1)
             assert reading.attempt.resume()
         assert text_of(reading.batches) == expected
         assert (reading.ended, reading.attempt.usage) == (ended, whole.usage)
@@ -170,11 +170,18 @@ async def a_paused_answer_goes_on_as_if_it_had_not_been(subject, endpoint):
 async def a_paused_attempt_keeps_the_model_for_a_while_and_then_gives_way(subject, endpoint):
     request = ask(max_tokens=40)
     expected, tokens, _, whole = await complete(endpoint, request)
-    async with paused(endpoint, request) as reading:
+    async with paused(endpoint, request) as reading, AsyncExitStack() as stack:
         before = tokens_of(reading.batches)
         began_at = anyio.current_time()
+        for number in range(subject.slots - 1):  # nobody waits for the model yet
+            text = f"Tell me {number + 2} stories of the sea."
+            other = await stack.enter_async_context(
+                endpoint.open(ask(text, max_tokens=subject.context_tokens // 2))
+            )
+            await first_content(other)
         await complete(endpoint, ask("Something else, so that the cache is taken.", max_tokens=4))
         assert anyio.current_time() - began_at > PAUSE_HOLD_S - 0.5  # it was paused 0.3 s before
+        await stack.aclose()
         with anyio.fail_after(subject.within_s):
             while endpoint.capabilities().waiting:  # noqa: ASYNC110 - it is another thread's state
                 await anyio.sleep(0.005)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import AsyncExitStack
 
 import anyio
 import pytest
@@ -33,13 +34,16 @@ STORY = "Once upon a time there was a mill by the river, and the miller had thre
 @check_of_devices
 async def an_attempt_that_waits_has_not_begun(subject, endpoint):
     await complete(endpoint, ask(max_tokens=2))
-    async with endpoint.open(endless(subject)) as first:
-        await first_content(first)
+    async with AsyncExitStack() as stack:
+        for _ in range(subject.slots):
+            assert endpoint.capabilities().waiting in (0, None)
+            first = await stack.enter_async_context(endpoint.open(endless(subject)))
+            await first_content(first)
         assert endpoint.capabilities().waiting == 1
         async with endpoint.open(fresh()) as second:
             with anyio.move_on_after(0.1):
                 await anext(second)
-                pytest.fail("two at once")
+                pytest.fail("one more at once")
             assert second.usage == Usage()
             assert second.progress is None
     assert endpoint.capabilities().waiting in (0, 1)  # a job that was just stopped may still leave
@@ -143,8 +147,10 @@ async def an_attempt_can_become_a_follower_which_leaves_the_model_to_others_and_
         again = (await parked(attempt)).usage
         assert attempt.park()
         assert (await collect(attempt))[1].finish_reason == "parked"
-        # All but the template's first tokens had to be computed again, and counts again.
-        assert again.prompt_tokens - again.cached_tokens > 1.7 * first.prompt_tokens - first.cached_tokens
+        if (
+            subject.slots == 1
+        ):  # all but the template's first tokens had to be computed again, and counts again
+            assert again.prompt_tokens - again.cached_tokens > 1.7 * first.prompt_tokens - first.cached_tokens
 
 
 @check_of_devices

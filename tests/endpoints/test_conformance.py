@@ -7,6 +7,7 @@ with `make test-slow`.
 from contextlib import asynccontextmanager
 
 import anyio
+import httpx2
 import moved_clock
 import openai
 import pytest
@@ -14,15 +15,14 @@ from loops import by_turns
 
 from disco import LocalServer
 from disco.endpoints.continuation import Continuation
-from disco.endpoints.llamacpp import LlamaCppEndpoint
+from disco.endpoints.host import HostEndpoint
+from disco.endpoints.llamacpp import EngineEndpoint
 from disco.endpoints.openai_api import OpenAIEndpoint
-from disco.endpoints.prebuilt import PrebuiltEndpoint
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from disco.testing.answering import it_continues_exactly_where_the_prefix_ends
 from disco.testing.stopwatch import cpu_s
 from tests.endpoints import conformance_assist  # noqa: F401 - its checks enter OF_DEVICES
-from tests.endpoints import conformance_writing as contract
 from tests.endpoints.conformance import CHECKS, NEEDED, OF_DEVICES, Subject
 
 pytestmark = pytest.mark.real
@@ -69,7 +69,7 @@ def test_the_suite_notices_an_echo():
 
 
 @asynccontextmanager
-async def shared_unless_closed(check, endpoint, kind=LlamaCppEndpoint, **options):
+async def shared_unless_closed(check, endpoint, kind=HostEndpoint, **options):
     """The endpoint that other tests use, too; one of its own for a check that closes it."""
     if "closing_the_endpoint" not in check.__name__:
         yield endpoint
@@ -80,25 +80,28 @@ async def shared_unless_closed(check, endpoint, kind=LlamaCppEndpoint, **options
 
 @pytest.mark.parametrize(("check", "backend"), by_turns([*CHECKS, *OF_DEVICES]))
 def test_llama_cpp(thread_model, check, backend):
-    run(Subject(), check, shared_unless_closed(check, thread_model), backend)
+    run(Subject(), check, shared_unless_closed(check, thread_model, EngineEndpoint, slots=1), backend)
 
 
-# Stopping, turns and followers; `test_process.py` compares what both write.
-WRITTEN = contract.log_probabilities_are_given_to_those_who_want_them
-APART = [*CHECKS[:3], *(one for one in OF_DEVICES if one is not WRITTEN)]
-# The default run has another check of the same messages between the processes.
-SELDOM_APART = {
-    "a_follower_can_be_stopped_at_any_time",
-    "a_paused_answer_goes_on_as_if_it_had_not_been",
-    "a_paused_attempt_can_be_stopped_or_told_otherwise_at_any_time",
-    "closing_the_endpoint_stops_its_attempts",
+# `test_llama_cpp` runs the others on the same engine in every run.
+SEVERAL = {"an_attempt_that_waits", "a_paused_", "parking", "a_follower_reads", "an_attempt_can_become"}
+SELDOM_SEVERAL = {
+    one.__name__
+    for one in (*CHECKS, *OF_DEVICES)
+    if not any(one.__name__.startswith(what) for what in SEVERAL)
 }
 
 
-@pytest.mark.parametrize(("check", "backend"), by_turns(APART, 1, SELDOM_APART))
-def test_llama_cpp_apart(process_model, check, backend):
-    subject = Subject(work_s=lambda: cpu_s(process_model.process_id))
-    run(subject, check, shared_unless_closed(check, process_model, isolation="process"), backend)
+@pytest.mark.parametrize(("check", "backend"), by_turns([*CHECKS, *OF_DEVICES], 1, SELDOM_SEVERAL))
+def test_llama_cpp_with_several_slots(slots_model, check, backend):
+    run(Subject(slots=4), check, shared_unless_closed(check, slots_model, EngineEndpoint, slots=4), backend)
+
+
+# `test_engine_host.py` compares what the engine writes in this process and in a host.
+@pytest.mark.parametrize(("check", "backend"), by_turns([*CHECKS, *OF_DEVICES], 1))
+def test_engine_host(engine_host, check, backend):
+    subject = Subject(work_s=lambda: cpu_s(engine_host.process_id))
+    run(subject, check, shared_unless_closed(check, engine_host, runtime="engine", slots=1), backend)
 
 
 @pytest.mark.parametrize(("check", "backend"), by_turns(CHECKS))
@@ -107,15 +110,17 @@ def test_openai_api(check, backend, llama_server):
     async def made():
         continuation = Continuation(method="completions", template=str(llama_server.gguf))
         async with (
-            openai.AsyncOpenAI(api_key="none", base_url=llama_server.base_url, max_retries=0) as client,
+            # llama-server ends a connection after a streamed answer.
+            httpx2.AsyncClient(limits=httpx2.Limits(max_keepalive_connections=0)) as http,
+            openai.AsyncOpenAI(
+                api_key="none", base_url=llama_server.base_url, max_retries=0, http_client=http
+            ) as client,
             closing(OpenAIEndpoint(client=client, continuation=continuation)) as endpoint,
         ):
             yield endpoint
 
-    # llama-cpp-python's server notices a hang-up between two chunks only: a prefill goes on to its end.
-    work = {"prompt_s": 15.0, "within_s": 120.0, "work_s": lambda: cpu_s(llama_server.pid)}
-    limits = frozenset({"max_completion_tokens", "context"})
-    run(Subject(**work, long_tokens=150, limits=limits), check, made(), backend)
+    subject = Subject(prompt_s=10.0, long_tokens=300, work_s=lambda: cpu_s(llama_server.pid))
+    run(subject, check, made(), backend)
 
 
 @pytest.mark.parametrize(("check", "backend"), by_turns(CHECKS, 1))
@@ -126,20 +131,21 @@ def test_llama_server(check, backend, native_server):
 
 
 # `test_llama_server` runs these on the same server in every run.
-SELDOM_PREBUILT = {one.__name__ for one in CHECKS if "closing" not in one.__name__}
+SELDOM_SERVER = {one.__name__ for one in CHECKS if "closing" not in one.__name__}
 
 
 # A check that needs what llama-server lacks is skipped, and names it.
-@pytest.mark.parametrize(("check", "backend"), by_turns([*CHECKS, *OF_DEVICES], 1, SELDOM_PREBUILT))
-def test_prebuilt(prebuilt_model, check, backend):
-    subject = Subject(work_s=lambda: cpu_s(prebuilt_model.process_id))
-    run(subject, check, shared_unless_closed(check, prebuilt_model, PrebuiltEndpoint), backend)
+@pytest.mark.parametrize(("check", "backend"), by_turns([*CHECKS, *OF_DEVICES], 1, SELDOM_SERVER))
+def test_server_host(server_host, check, backend):
+    subject = Subject(work_s=lambda: cpu_s(server_host.process_id))
+    run(subject, check, shared_unless_closed(check, server_host, runtime="llama-server", slots=1), backend)
 
 
-def test_of_what_checks_need_the_model_in_this_process_has_all_and_the_prebuilt_one_all_but_two(
-    thread_model, prebuilt_model
+def test_of_what_checks_need_the_engine_has_all_and_llama_server_all_but_two(
+    thread_model, engine_host, server_host
 ):
-    able, prebuilt = thread_model.capabilities(), prebuilt_model.capabilities()
-    assert [name for name in sorted(NEEDED) if not getattr(able, name)] == []
+    for able in (thread_model.capabilities(), engine_host.capabilities()):
+        assert [name for name in sorted(NEEDED) if not getattr(able, name)] == []
     # The list stands in the documentation of the local model, too.
-    assert [name for name in sorted(NEEDED) if not getattr(prebuilt, name)] == ["follows", "pauses"]
+    server = server_host.capabilities()
+    assert [name for name in sorted(NEEDED) if not getattr(server, name)] == ["follows", "pauses"]

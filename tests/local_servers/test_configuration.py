@@ -84,5 +84,5 @@ def test_the_client_makes_it_of_an_address():
     with disco.Disco(local="http://localhost:9/v1#m") as sync:
         assert isinstance(sync.router.local, LocalServerEndpoint)
         assert sync.router.local.model == "m"
-    with pytest.raises(ConfigurationError, match="isolation"):  # is for models of this program
-        AsyncDisco(local="http://localhost:9/v1", isolation="process")
+    with pytest.raises(ConfigurationError, match="runtime"):  # is for models that this program starts
+        AsyncDisco(local="http://localhost:9/v1", runtime="engine")

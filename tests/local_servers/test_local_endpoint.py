@@ -129,9 +129,11 @@ async def test_what_a_model_is_called_there_and_what_is_said_of_one_that_is_not(
 async def test_what_a_server_tells_of_loaded_models_only_is_known_then():
     ollama = Ollama(SEA, context_tokens=4096, loaded=False)
     async with endpoint_of(ollama, "#smollm2:135m") as endpoint:
-        for expected in (None, 4096, 4096):
+        await endpoint.introduce()
+        assert endpoint.capabilities().context_tokens is None
+        for _ in range(2):
             await collected(endpoint.open(HELLO))
-            assert endpoint.capabilities().context_tokens == expected
+            assert endpoint.capabilities().context_tokens == 4096
     assert ollama.asked.count("/api/ps") == 2
     async with endpoint_of(LMStudio(SEA, loaded=False), "#smollm2-135m-instruct") as endpoint:
         await endpoint.introduce()
@@ -169,6 +171,18 @@ async def test_no_redirect_is_followed_and_each_request_has_a_connection_of_its_
         assert elsewhere.requests == []
 
 
+async def test_an_empty_stop_text_is_none_to_it():
+    """llama-server finds an empty text before the first character, and every answer is empty."""
+    for given, sent in (("", None), (["", "sea"], ["sea"]), ("sea", "sea")):
+        async with (
+            scripted_server(MODELS, REFUSED) as server,
+            endpoint_at(f"{server.base_url}#m") as endpoint,
+        ):
+            await fails(endpoint.open(Request(HELLO.messages, model="m", params={"stop": given})))
+        asked = [body for line, _, body in server.requests if "/chat/completions" in line]
+        assert [body.get("stop") for body in asked] == [sent]
+
+
 # ---------------------------------------------------------------------- what fails
 
 
@@ -192,7 +206,8 @@ FAILURES = {
     "ollama later": (Ollama(KnownText(TEXT, fail_at=4)), FailureKind.INCOMPLETE),  # ends as if it were whole
     "ollama at once": (Ollama(KnownText(TEXT, fail_at=0)), FailureKind.SERVER),
     "lmstudio": (LMStudio(KnownText(TEXT, fail_at=3)), FailureKind.SERVER),
-    "lmstudio context": (LMStudio(SEA, context_tokens=4), FailureKind.CONTEXT_LENGTH),  # told in the stream
+    # Told in the stream: its estimate fits.
+    "lmstudio context": (LMStudio(SEA, context_tokens=12), FailureKind.CONTEXT_LENGTH),
 }
 
 
@@ -203,7 +218,8 @@ async def test_what_becomes_of_a_failure(name):
         failure = await fails(endpoint.open(HELLO))
     assert failure.kind is kind
     assert isinstance(failure.error, openai.OpenAIError)
-    assert isinstance(failure.error, openai.BadRequestError) == (kind is FailureKind.UNSERVED)
+    of_the_request = kind in (FailureKind.UNSERVED, FailureKind.CONTEXT_LENGTH)
+    assert isinstance(failure.error, openai.BadRequestError) == of_the_request
     assert "Nothing answers" not in str(failure.error)  # something does
     assert "sk-wrong-key" not in str(failure.error)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from llama_cpp import Llama
-
-from disco.endpoints.llamacpp.model.model_files import resolve_model
+from disco import Disco
+from disco.endpoints.host import HostEndpoint
 
 if __name__ == "__main__":
-    model = Llama(str(resolve_model("smollm2-135m")), n_ctx=512, n_threads=1, verbose=False)
-    messages = [{"role": "user", "content": sys.stdin.read()}]
-    for chunk in model.create_chat_completion(messages, max_tokens=24, temperature=0.0, stream=True):
-        print(chunk["choices"][0]["delta"].get("content", ""), end="", flush=True)
+    model = HostEndpoint(model="smollm2-135m", context_tokens=512, threads=1)
+    asked = {"model": "any", "messages": [{"role": "user", "content": sys.stdin.read()}], "max_tokens": 24}
+    with Disco(local=model, preset="private", state=False) as client:
+        for chunk in client.chat.completions.create(**asked, temperature=0.0, stream=True):
+            print(chunk.choices[0].delta.content or "" if chunk.choices else "", end="", flush=True)

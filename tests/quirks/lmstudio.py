@@ -1,4 +1,4 @@
-"""LM Studio's API as its documentation (lmstudio-ai/docs, 2026) and its users' reports have it.
+"""A fake of LM Studio: its API as its documentation (lmstudio-ai/docs, 2026) and its users' reports have it.
 
 Reports by number: "bug-tracker" is lmstudio-ai/lmstudio-bug-tracker, "lms" lmstudio-ai/lms.
 """
@@ -10,7 +10,20 @@ import random
 from collections.abc import AsyncGenerator
 from typing import Any, Literal
 
-from quirks.server import DONE, QuirkServer, Written, chatml, chunk, event, options, usage
+from quirks.server import (
+    DONE,
+    QuirkServer,
+    RealModel,
+    RefusedError,
+    Written,
+    chatml,
+    chunk,
+    demanded_call,
+    event,
+    options,
+    shown_tools,
+    usage,
+)
 
 EMBEDDER = "text-embedding-nomic-embed-text-v1.5"  # always listed beside the others (lms issue 416)
 
@@ -43,8 +56,25 @@ class LMStudio(QuirkServer):
         if body["model"] not in self.models:  # gpt-researcher issue 1556 quotes it
             error = {"type": "invalid_request_error", "param": "model", "code": "model_not_found"}
             return 400, {"error": {"message": f'Invalid model identifier "{body["model"]}".', **error}}
-        self.loaded = True
+        await self.load()
+        if isinstance(self.writer, RealModel) and not body.keys().isdisjoint(_OF_ENGINE):
+            return self._from_engine(body)
         return self._stream(body)
+
+    async def _from_engine(self, body: dict[str, Any]) -> AsyncGenerator[bytes, None]:
+        made = {"id": f"chatcmpl-{random.randrange(10**9)}", "model": body["model"]}
+        taken = {name: body[name] for name in ("messages", *_OF_ENGINE) if name in body}
+        try:
+            async for part in self.writer.chat({**taken, **_options(body, limit="max_tokens")}):
+                if part.get("usage") and not (body.get("stream_options") or {}).get("include_usage"):
+                    continue
+                for choice in part["choices"]:
+                    choice["delta"]["role"] = "assistant"
+                yield event({**part, **made})
+        except RefusedError as error:
+            yield _error(str(error.args[1]))
+            return
+        yield DONE
 
     def _state(self, model: str) -> dict[str, Any]:
         kind = "embeddings" if model == EMBEDDER else "llm"
@@ -59,8 +89,16 @@ class LMStudio(QuirkServer):
         def text(content: str) -> bytes:  # every delta has a role (bug-tracker 378 shows some)
             return chunk(made, {"role": "assistant", "content": content}, logprobs=None)
 
+        if called := demanded_call(body, made):  # docs, tools: `tool_choice` is "none", "auto" or "required"
+            for data in (
+                *called,
+                usage(made, body, Written("", prompt_tokens=100, completion_tokens=10)),
+                DONE,
+            ):
+                yield data
+            return
         begun = body["messages"][-1]
-        prompt = chatml(body["messages"], continues=self.prefix != "restarts")
+        prompt = chatml(shown_tools(body), continues=self.prefix != "restarts")
         if await self.writer.count(prompt) > self.context_tokens:  # under status 200 (bug-tracker 2322)
             yield _error(
                 "Trying to keep the first tokens when context the overflows. However, the model is loaded with "
@@ -88,6 +126,9 @@ def _error(message: str) -> bytes:
     return b"event: error\n" + event({"error": {"message": message}})
 
 
-def _options(body: dict[str, Any]) -> dict[str, Any]:
+_OF_ENGINE = ("response_format",)  # docs, structured-output
+
+
+def _options(body: dict[str, Any], *, limit: str = "n_predict") -> dict[str, Any]:
     """docs, openai-compat/chat-completions: "Supported payload parameters". `max_completion_tokens` is not there."""
-    return options(body, "max_tokens", "temperature", "top_p", "stop", "logit_bias", "seed")
+    return options(body, "max_tokens", "temperature", "top_p", "stop", "logit_bias", "seed", limit=limit)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import re
+import threading
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,10 @@ class Written:
     completion_tokens: int = 0
 
 
+class RefusedError(RuntimeError):
+    """What the engine says of a request: a status and a message."""
+
+
 @dataclass
 class RealModel:
     """The model of a running llama-server, by the address of its OpenAI API."""
@@ -41,6 +46,21 @@ class RealModel:
         async with httpx2.AsyncClient(trust_env=False) as http:
             asked = {"content": text, "parse_special": True}
             return len((await http.post(self._url("/tokenize"), json=asked)).json()["tokens"])
+
+    async def chat(self, body: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
+        """The chunks of a chat, as llama-server writes them, for what a server has from its engine (calls, schemas)."""
+        asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
+        async with (
+            httpx2.AsyncClient(trust_env=False, timeout=60) as http,
+            http.stream("POST", self._url("/v1/chat/completions"), json=asked) as response,
+        ):
+            if response.status_code != 200:
+                raise RefusedError(
+                    response.status_code, json.loads(await response.aread())["error"]["message"]
+                )
+            async for line in response.aiter_lines():
+                if line.startswith("data: {"):
+                    yield json.loads(line[6:])
 
     async def write(self, prompt: str, options: Mapping[str, Any]) -> AsyncGenerator[Written, None]:
         body = {"prompt": prompt, "stream": True, "return_tokens": True, **options}
@@ -90,7 +110,12 @@ class KnownText:
 
 
 class QuirkServer:
-    """One server; what it answers is its subclass's: a status and a document, or the bytes of an event stream."""
+    """One server; what it answers is its subclass's: a status and a document, or the bytes of an event stream.
+
+    A fake: it is written after a server's documentation, source and users' reports, and is not that server.
+
+    `gate`: a model that is not loaded is loaded once this is set; until then, who needs it waits without a response.
+    """
 
     def __init__(
         self,
@@ -99,13 +124,29 @@ class QuirkServer:
         *,
         loaded: bool = True,
         context_tokens: int = 2048,
+        gate: threading.Event | None = None,
     ) -> None:
         self.writer, self.models = writer, models
         self.loaded, self.context_tokens = loaded, context_tokens
+        self.gate = gate
+        self.loads = self.dropped = 0  # loads that were begun; that ended because their client went away
         self.base_url = ""
         self.asked: list[str] = []  # the paths it was asked for, in order
         self.chats: list[dict[str, Any]] = []  # the bodies of chat requests
         self.left = 0  # answers whose client went away before they ended
+
+    async def load(self) -> None:
+        """Return once the model is loaded."""
+        if self.loaded:
+            return
+        self.loads += 1
+        try:
+            while self.gate is not None and not self.gate.is_set():  # noqa: ASYNC110 - it is another thread's
+                await asyncio.sleep(0.002)
+        except asyncio.CancelledError:
+            self.dropped += 1
+            raise
+        self.loaded = True
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection, for one request."""
@@ -170,6 +211,23 @@ def usage(made: Mapping[str, Any], body: Mapping[str, Any], last: Written) -> by
     return event({**made, "object": "chat.completion.chunk", "created": 1, "choices": [], "usage": counts})
 
 
+def shown_tools(body: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The messages as a model with tools is shown them."""
+    tools = body.get("tools") if body.get("tool_choice") != "none" else None
+    return [*([{"role": "system", "content": json.dumps(tools)}] if tools else []), *body["messages"]]
+
+
+def demanded_call(body: Mapping[str, Any], made: Mapping[str, Any]) -> list[bytes]:
+    """The chunks of the call that a server makes its model write where one is demanded; none where none is."""
+    choice = body.get("tool_choice")
+    named = choice["function"]["name"] if isinstance(choice, Mapping) else None
+    if not body.get("tools") or (named is None and choice != "required"):
+        return []
+    function = {"name": named or body["tools"][0]["function"]["name"], "arguments": '{"town": "Rome"}'}
+    call = {"index": 0, "id": "call_1", "type": "function", "function": function}
+    return [chunk(made, {"role": "assistant", "tool_calls": [call]}), chunk(made, {}, "tool_calls")]
+
+
 def chatml(messages: list[dict[str, Any]], *, continues: bool) -> str:
     """The prompt of `messages`; a trailing assistant message stays open where the template `continues`."""
     text = "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in messages)
@@ -178,9 +236,9 @@ def chatml(messages: list[dict[str, Any]], *, continues: bool) -> str:
     return f"{text}<|im_start|>assistant\n"
 
 
-def options(body: Mapping[str, Any], *taken: str) -> dict[str, Any]:
-    """What a server passes on of a request, under llama-server's names."""
-    names = {"max_tokens": "n_predict"}
+def options(body: Mapping[str, Any], *taken: str, limit: str = "n_predict") -> dict[str, Any]:
+    """What a server passes on of a request, under llama-server's names; `limit`: that of `max_tokens`."""
+    names = {"max_tokens": limit}
     return {names.get(name, name): body[name] for name in taken if body.get(name) is not None}
 
 

@@ -210,7 +210,7 @@ async def test_what_the_hook_cannot_read_is_refused():
     server = MemoryServer(spoken(["Oh."]))
     async with client(server, redact=hook) as one:
         for refused in (
-            lambda: create(one, ASKED, n=2),
+            lambda: create(one, ASKED, modalities=["text", "audio"]),
             lambda: one.embeddings.create(model="m", input=MAIL),
             lambda: one.responses.create(model="m", input=MAIL, previous_response_id="resp_1"),
             lambda: one.post("/chat", cast_to=object, body={"x": MAIL}),

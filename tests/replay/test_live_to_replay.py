@@ -15,7 +15,7 @@ import pytest
 from disco import AsyncDisco, RouteLog
 from disco.cost import Phase
 from disco.dispatch import Preset
-from disco.endpoints.llamacpp import LlamaCppEndpoint
+from disco.endpoints.llamacpp import EngineEndpoint
 from disco.replay.formats import read_trace
 from disco.replay.metrics.outcome import Outcome
 from disco.replay.simulator.event_evaluator import simulate
@@ -77,7 +77,7 @@ def recording(llama_server, tmp_path_factory) -> Recording:
                     pass
 
     async def record() -> None:
-        device = LlamaCppEndpoint(model="smollm2-135m", name="device", context_tokens=2048, threads=1)
+        device = EngineEndpoint(model="smollm2-135m", name="device", context_tokens=2048, threads=1)
         try:
             await device.warm_up()
             with RouteLog(path) as log:

@@ -29,7 +29,7 @@ from scripted_server import RESET, STREAM_HEAD, answer, chunk, piece, scripted_s
 
 from disco import AsyncDisco, Backup, RouteLog
 from disco.dispatch import Preset
-from disco.endpoints.llamacpp import LlamaCppEndpoint
+from disco.endpoints.llamacpp import EngineEndpoint
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.errors import FailureKind
@@ -246,15 +246,15 @@ async def devices(journal: Journal, log: RouteLog) -> None:
     odd: list[dict[str, Any]] = [{"temperature": PROMPT}, {"response_format": schema}, {"messages": long}]
     for name, local, more in (
         ("crash", device(fault=Fault(after_tokens=3, kind=FailureKind.CRASHED)), []),
-        ("template", LlamaCppEndpoint(chat_template=template, **small), []),
-        ("real", LlamaCppEndpoint(**small), odd),
+        ("template", EngineEndpoint(chat_template=template, **small), []),
+        ("real", EngineEndpoint(**small), odd),
     ):
         settings: dict[str, Any] = {"policy": "private", "on_route": [log, journal.route], "max_retries": 0}
         async with AsyncDisco(local=local, **settings) as client:
             for asked in ({}, {"stream": True}, *more):
                 create = functools.partial(client.chat.completions.create, **{**ask, **asked})
                 await attempt(journal, name, create)
-        if isinstance(local, LlamaCppEndpoint):
+        if isinstance(local, EngineEndpoint):
             await local.aclose()
 
 

@@ -128,7 +128,7 @@ CHATS = {
     "response raw": lambda c, more: c.responses.with_raw_response.create(input="hello", **more),
 }
 SERVERS_OWN = {
-    "choices": lambda c, more: c.chat.completions.create(messages=HELLO, n=2, **more),
+    "speech": lambda c, more: c.chat.completions.create(messages=HELLO, modalities=["text", "audio"], **more),
     "audio": lambda c, more: c.chat.completions.create(messages=HELLO, modalities=["text", "audio"], **more),
     "stored": lambda c, more: c.responses.create(input="hello", previous_response_id="resp_1", **more),
     "hosted tool": lambda c, more: c.responses.create(input="hello", tools=[{"type": "web_search"}], **more),
@@ -179,7 +179,7 @@ async def test_the_recorder_does_record(recorder):
         ({"fault": Fault(kind=FailureKind.CRASHED)}, LocalModelError),
         ({"fault": Fault(kind=FailureKind.RATE_LIMIT)}, openai.OpenAIError),
         ({"fault": Fault(after_tokens=2, kind=FailureKind.INCOMPLETE)}, openai.OpenAIError),
-        ({"context_tokens": 8}, NoEndpointError),
+        ({"fault": Fault(kind=FailureKind.CONTEXT_LENGTH)}, openai.OpenAIError),
         ({"fault": Fault(kind=None, silence_s=60.0)}, openai.APITimeoutError),
     ],
     ids=str,

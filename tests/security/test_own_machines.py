@@ -65,7 +65,7 @@ async def test_failover_races_probes_and_warming_up_stay_within_reach(elsewhere,
             answer = await one.responses.create(model="m", input="Tell me about the sea.")
             assert answer.output_text
             for refused in (one.embeddings.create(model="m", input="x"), one.chat.completions.create(
-                model="m", messages=HELLO, n=2
+                model="m", messages=HELLO, modalities=["text", "audio"]
             )):  # fmt: skip
                 with pytest.raises(NoEndpointError):
                     await refused

@@ -81,7 +81,7 @@ class FakeEngine:
             rows=len(round_.draft) + 1,
             queue_s=0.002,
             compute_s=0.03,
-            deltas=({"text": "Größe €" * len(ids), "tokens": len(ids), "ids": list(ids)},),
+            deltas=({"delta": {"content": "Größe €" * len(ids)}, "tokens": len(ids), "ids": list(ids)},),
             finish_reason="length" if at + len(ids) >= most else None,
             prompt_tokens=12,
             cached_tokens=5,

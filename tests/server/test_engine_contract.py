@@ -7,8 +7,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from disco.endpoints.llamacpp.batching.engine import VerifyEngine
-from disco.endpoints.llamacpp.batching.engine_endpoint import EngineEndpoint
+from disco.endpoints.llamacpp import EngineEndpoint
 from disco.testing import CHECKS, Subject
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
@@ -16,8 +15,7 @@ pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def shared():
-    engine = VerifyEngine("smollm2-135m", slots=2, context_tokens=2048, threads=1)
-    endpoint = EngineEndpoint(engine, name="verifier")
+    endpoint = EngineEndpoint(model="smollm2-135m", name="verifier", slots=2, context_tokens=2048, threads=1)
     anyio.run(endpoint.warm_up)
     yield endpoint
     anyio.run(endpoint.aclose)
@@ -28,8 +26,7 @@ async def unless_closed(check, shared):
     if "closing_the_endpoint" not in check.__name__:
         yield shared
         return
-    engine = VerifyEngine("smollm2-135m", slots=2, context_tokens=2048, threads=1)
-    own = EngineEndpoint(engine, name="closing")
+    own = EngineEndpoint(model="smollm2-135m", name="closing", slots=2, context_tokens=2048, threads=1)
     try:
         yield own
     finally:

@@ -42,7 +42,7 @@ def test_an_answer_by_rounds():
         assert first.headers["x-request-id"].startswith("req_")
         verdict = Verdict.from_json(first.json)
         assert (verdict.ids, verdict.prompt_ids) == ((token(0),), (1, 2, 3))
-        assert verdict.deltas == ({"text": "Größe €", "tokens": 1, "ids": [token(0)]},)
+        assert verdict.deltas == ({"delta": {"content": "Größe €"}, "tokens": 1, "ids": [token(0)]},)
         assert asked.verifier.rounds[-1] == Round.from_json(
             {**FIRST, "opening": opening, "wants_prompt": True}
         )
@@ -68,9 +68,9 @@ def test_what_the_server_says_of_itself(asked):
 
 def test_a_lone_surrogate_in_a_verdict_does_not_end_the_answer(monkeypatch):
     with asking(verifier=FakeEngine()) as asked:
-        odd = Verdict(number=0, at=0, ids=(5,), deltas=({"text": "\ud800x", "tokens": 1},))
+        odd = Verdict(number=0, at=0, ids=(5,), deltas=({"delta": {"content": "\ud800x"}},))
         monkeypatch.setattr(asked.verifier, "_verdict", lambda *_: odd)
-        assert asked(ROUNDS, FIRST).json["deltas"] == [{"text": "?x", "tokens": 1}]
+        assert asked(ROUNDS, FIRST).json["deltas"] == [{"delta": {"content": "?x"}}]
 
 
 WORDS = "x" * 50
@@ -104,25 +104,25 @@ PREFIX = {"text": f"{CANARY} {WORDS}"}
         ({**FIRST, "opening": {**OPENING, "seed": 2**64}}, "invalid_round", "seed"),
         ({**FIRST, "opening": {**OPENING, "ids": ["x"]}}, "invalid_round", "opening.ids"),
         ({**FIRST, "opening": {**OPENING, "prefix": {"txt": CANARY}}}, "invalid_round", "1 fields"),
-        ({**FIRST, "opening": {**OPENING, "prefix": {"text": 5}}}, "invalid_round", "prefix.text"),
+        ({**FIRST, "opening": {**OPENING, "prefix": {"text": 5}}}, "invalid_type", "prefix.text"),
         (
             {**FIRST, "opening": {**OPENING, "prefix": {**PREFIX, "ids": [1.5]}}},
-            "invalid_round",
+            "invalid_type",
             "prefix.ids",
         ),
         (
             {**FIRST, "opening": {**OPENING, "prefix": {**PREFIX, "tokens": -1}}},
-            "invalid_round",
+            "invalid_type",
             "prefix.tokens",
         ),
         (
             {**FIRST, "opening": {**OPENING, "prefix": {**PREFIX, "tokens": True}}},
-            "invalid_round",
+            "invalid_type",
             "prefix.tokens",
         ),
         (
             {**FIRST, "opening": {**OPENING, "prefix": {**PREFIX, "withheld": "y"}}},
-            "invalid_round",
+            "invalid_type",
             "withheld",
         ),
         (

@@ -83,7 +83,9 @@ class MadeVerifier:
         ids = tuple(self.target[at : self.length])
         deltas = [delta for position in range(at, self.length) for delta in self._deltas(position)]
         if self.is_finished and self._held(self.length):
-            deltas.append({"text": text_of(self._held(self.length)), "tokens": 0, "at": self.length})
+            deltas.append(
+                {"delta": {"content": text_of(self._held(self.length))}, "tokens": 0, "at": self.length}
+            )
         reason = self.reason if self.is_finished else None
         return Verdict(send.number, at, ids, tuple(deltas), reason, rows=rows, compute_s=0.01 * rows)
 
@@ -98,7 +100,7 @@ class MadeVerifier:
         if position in self.holds:
             return []
         tokens = [*self._held(position), self.target[position]]
-        return [{"text": text_of(tokens), "tokens": len(tokens), "at": position}]
+        return [{"delta": {"content": text_of(tokens)}, "tokens": len(tokens), "at": position}]
 
 
 def text_of(tokens: Sequence[int]) -> str:
@@ -251,7 +253,7 @@ class Run:
                 case Write(at, ids, deltas):
                     assert at == len(self.written)
                     self.written += ids
-                    self.text += "".join(delta["text"] for delta in deltas)
+                    self.text += "".join(delta["delta"]["content"] for delta in deltas)
                     assert all("at" not in delta for delta in deltas)
                     assert self.written == list(self.verifier.target[: len(self.written)])
                 case Draft(_, keep, append, count):

@@ -30,16 +30,12 @@ def run_script(
     cwd: Path,
     environment: Mapping[str, str],
     timeout_s: float,
-    without: tuple[str, ...] = (),
 ) -> tuple[str, str]:
-    """What the script printed and what it wrote to standard error; it must end well, and in time.
-
-    `without`: packages that it does not find.
-    """
+    """What the script printed and what it wrote to standard error; it must end well, and in time."""
     with tempfile.TemporaryDirectory() as folder:
         said = [Path(folder) / "stdout", Path(folder) / "stderr"]
         command = [str(script), *arguments]
-        given = (command, str(cwd), dict(environment), list(map(str, said)), KNOWN_MODELS, without)
+        given = (command, str(cwd), dict(environment), list(map(str, said)), KNOWN_MODELS)
         process = FORKS.Process(target=_run, args=given)
         process.start()
         process.join(timeout_s)
@@ -58,7 +54,6 @@ def _run(
     environment: dict[str, str],
     said: list[str],
     models: dict[str, tuple[str, str, str]],
-    without: tuple[str, ...],
 ) -> None:
     for number, path in enumerate(said, 1):
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -68,8 +63,6 @@ def _run(
     os.environ.update(environment)
     os.chdir(cwd)
     KNOWN_MODELS.update(models)
-    for package in without:
-        sys.modules[package] = None  # type: ignore[assignment] # so that it is not found
     sys.argv = command
     sys.path.insert(0, str(Path(command[0]).parent))
     runpy.run_path(command[0], run_name="__main__")

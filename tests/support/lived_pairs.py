@@ -82,7 +82,7 @@ class Verifier:
 
     def told(self, verdict: Verdict, round_: Round) -> Verdict:
         texts = prose(512)
-        deltas = [{"text": texts[token][0].text, "tokens": 1, "at": token} for token in verdict.ids]
+        deltas = [{"delta": {"content": texts[token][0].text}, "at": token} for token in verdict.ids]
         return replace(
             verdict,
             deltas=tuple(deltas),

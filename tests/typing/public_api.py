@@ -17,7 +17,7 @@ from disco.client.chat.stream_types import DiscoStream
 from disco.dispatch import Preset, available_presets, load_preset
 from disco.endpoints.continuation import Continuation
 from disco.endpoints.contract import Endpoint
-from disco.endpoints.llamacpp import LlamaCppEndpoint
+from disco.endpoints.llamacpp import EngineEndpoint
 from disco.profiles import DeviceProfile, ServerProfile, load_device, load_server
 from disco.session.records.route_record import AttemptRecord, MigrationRecord, RouteRecord, SegmentRecord
 
@@ -32,7 +32,7 @@ def seen(route: RouteRecord) -> None:
 
 
 def constructions(preset: Preset, profile: DeviceProfile, server: ServerProfile) -> list[AsyncDisco]:
-    endpoint: Endpoint = LlamaCppEndpoint(model=Path("model.gguf"), name="device", context_tokens=4096)
+    endpoint: Endpoint = EngineEndpoint(model=Path("model.gguf"), name="device", context_tokens=4096)
     return [
         AsyncDisco(local=Path("model.gguf"), policy="private"),
         AsyncDisco(local=endpoint, policy=preset, device_profile=profile, server_profile=server),

@@ -9,7 +9,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Literal
 
 from disco.cli.chat.chat_loop import Chat, ChatSettings
 from disco.cli.chat.plain_view import PlainView
@@ -18,6 +17,7 @@ from disco.cli.chat.view import View
 from disco.cli.console import Screen
 from disco.cli.output_files import check_output
 from disco.cli.shared_options import (
+    add_context,
     add_local,
     add_preset,
     add_price,
@@ -27,10 +27,10 @@ from disco.cli.shared_options import (
     parse_price,
 )
 from disco.client import AsyncDisco, RouteLog
-from disco.client.endpoint_catalog.runtimes import Runtime
 from disco.client.settings import Budget
 from disco.cost.windows import Period
 from disco.dispatch import available_presets, load_preset
+from disco.endpoints.runtimes import Runtime
 from disco.errors import ConfigurationError
 from disco.session.records.route_record import RouteRecord
 
@@ -48,12 +48,6 @@ def add(parser: argparse.ArgumentParser) -> None:
         "line. See docs/how-to/chat.md."
     )
     add_local(parser, others="an endpoint of an installed package")
-    parser.add_argument(
-        "--isolation",
-        choices=("thread", "process"),
-        default="thread",
-        help="where the local model runs (default: thread)",
-    )
     add_preset(parser)
     add_server_model(parser)
     add_price(parser, default="the price table's")
@@ -78,6 +72,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     add_record(parser)
     add_runtime(parser)
+    add_context(parser)
     parser.set_defaults(run=_chat)
 
 
@@ -90,8 +85,8 @@ async def _chat(screen: Screen, arguments: argparse.Namespace) -> int:
     return await run_chat(
         screen,
         local=arguments.local,
-        isolation=arguments.isolation,
         runtime=arguments.runtime,
+        context_tokens=arguments.context,
         preset=arguments.preset,
         model=arguments.model,
         price=price,
@@ -109,8 +104,8 @@ async def run_chat(
     local: str,
     preset: str,
     model: str | None = None,
-    isolation: Literal["thread", "process"] = "thread",
     runtime: Runtime = "auto",
+    context_tokens: int | None = None,
     price: tuple[float, float] | None = None,
     budget_usd: float | None = None,
     per: Period | None = None,
@@ -127,8 +122,8 @@ async def run_chat(
         local: see `AsyncDisco`.
         preset: see `AsyncDisco`.
         model: the server's model; None: what OPENAI_MODEL names, else gpt-4o-mini.
-        isolation: see `AsyncDisco`.
         runtime: see `AsyncDisco`.
+        context_tokens: see `AsyncDisco`.
         price: see `AsyncDisco`.
         budget_usd: the most that servers may charge, USD; None: what the preset says.
         per: the calendar period that this is for; None: any 24 hours.
@@ -165,8 +160,8 @@ async def run_chat(
         listeners: list[Callable[[RouteRecord], object]] = [book] if routes is None else [book, routes]
         async with AsyncDisco(
             local=local,
-            isolation=isolation,
             runtime=runtime,
+            context_tokens=context_tokens,
             preset=loaded,
             price=price,
             budget=budget,

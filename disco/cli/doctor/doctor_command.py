@@ -9,7 +9,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from importlib import metadata
 from typing import Any
@@ -93,7 +93,9 @@ async def run_doctor(screen: Screen, arguments: argparse.Namespace) -> int:
         if finding.remedy:
             screen.line(f"  {'':<12} → {finding.remedy}")
 
-    with _without_log():
+    # A model may take a minute to load. Nothing of a report as JSON is on the screen.
+    looking = nullcontext() if arguments.json else screen.waiting("Looking, and loading the local model")
+    with _without_log(), looking:
         findings, facts = await examine(setup, show)
     summary = summarise(setup, findings, facts)
     if arguments.json:

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from disco.client.endpoint_catalog.local_servers import is_address
 from disco.client.endpoint_catalog.plugged import Plugin, as_plugin
-from disco.client.endpoint_catalog.runtimes import Runtime
+from disco.endpoints.runtimes import Runtime
 
 __all__ = [
     "Check",

@@ -15,10 +15,10 @@ from disco.cli.doctor.hidden_secrets import bare
 from disco.cli.doctor.machine import existing
 from disco.cli.doctor.server_address import ADDRESS, KEY, address, why_no_client
 from disco.client.endpoint_catalog.local_servers import LocalServer, is_address
-from disco.client.endpoint_catalog.runtimes import Runtime
 from disco.client.learnt.kept_breakers import BREAKER
 from disco.dispatch import load_preset
 from disco.dispatch.breakers.circuit_breaker import REFUSED, BreakerConfig
+from disco.endpoints.runtimes import Runtime
 from disco.errors import ConfigurationError, DiscoError, FailureKind
 from disco.session.failed_answer import WORDS
 from disco.state import Database, state_path

@@ -1,4 +1,4 @@
-"""The model that runs in this program: its file, whether it can chat, its first tokens, and this machine's profile."""
+"""The model that this program starts: its file, whether it can chat, its first tokens, and this machine's profile."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import time
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import anyio.to_thread
 
@@ -22,7 +22,7 @@ from disco.cli.doctor.finding import (
     works,
 )
 from disco.cli.doctor.packages import rebuilt, why_not_loaded
-from disco.client.endpoint_catalog.runtimes import chosen_runtime, model_endpoint
+from disco.client.endpoint_catalog.runtimes import model_endpoint
 from disco.endpoints.llamacpp.model.model_files import check_model_file, locate, resolve_model, short_name
 from disco.errors import ConfigurationError, DiscoError, EndpointFailure, ModelFileError
 from disco.events import Delta, Ended
@@ -70,7 +70,7 @@ def check_model_file_of(setup: Setup, facts: Facts) -> list[Finding] | Finding |
             does_not(
                 "chat template",
                 "The file has no chat template, so the model cannot answer messages.",
-                "Name an instruct model with --local; in a program, LlamaCppEndpoint(model=..., chat_template=...) "
+                "Name an instruct model with --local; in a program, HostEndpoint(model=..., chat_template=...) "
                 "takes a template of your own",
             )
         )
@@ -90,12 +90,12 @@ async def check_first_tokens(setup: Setup, facts: Facts) -> Finding | None:
     for why, holds in because.items():
         if holds:
             return unchecked("local model", f"The model was not loaded, because {why}: see above.")
-    # In a process of its own either way; a prebuilt one has no other.
-    limits: dict[str, Any] = {"load_within_s": setup.within_s}
-    if chosen_runtime(setup.runtime) == "compiled":
-        limits["hang_s"] = setup.within_s
     endpoint = model_endpoint(
-        setup.local, runtime=setup.runtime, isolation="process", context_tokens=_CONTEXT_TOKENS, **limits
+        setup.local,
+        runtime=setup.runtime,
+        context_tokens=_CONTEXT_TOKENS,
+        load_within_s=setup.within_s,
+        hang_s=setup.within_s,
     )
     began_at = time.perf_counter()
     try:
@@ -186,7 +186,7 @@ async def _failed(setup: Setup, error: Exception) -> Finding:
     return does_not(
         "local model",
         f"llama.cpp crashes before the first word: {crash[1]}. {cause}, or miscompiled (GCC 12 does that to its code "
-        "for AMX). In a thread, the crash would end your program.",
+        "for AMX). Each answer of the model would fail over to another endpoint.",
         rebuilt(setup),
     )
 

@@ -6,26 +6,23 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import platformdirs
 
-from disco.cli.doctor.finding import Facts, Finding, Setup, does_not, installs, unchecked, works
-from disco.endpoints.gguf_header import MOST_CONTEXT_TOKENS, GgufError, Header, read_header
+from disco.cli.doctor.finding import Facts, Finding, Setup, does_not, unchecked, works
+from disco.endpoints.context_size import BUFFERS_BYTES, cache_bytes_per_token, context_size
+from disco.endpoints.free_memory import free_bytes
+from disco.endpoints.gguf_header import GgufError, Header, read_header
 from disco.endpoints.saved_prompts.prompt_cache import MAX_BYTES
 
-__all__ = ["check_disk", "check_memory", "check_python", "free_bytes", "needed_bytes"]
+__all__ = ["check_disk", "check_memory", "check_python", "needed_bytes"]
 
 _GIB: Final = 2**30
 _MIB: Final = 2**20
 _LEAST_PYTHON: Final = (3, 11)
-_BUFFERS_BYTES: Final = (
-    150 * _MIB
-)  # llama.cpp's own buffers, and a Python; measured with SmolLM2-135M (docs/how-to/attach.md)
-_OF_FILES: Final = ("active_file ", "inactive_file ")  # in memory.stat
 _LITTLE_BYTES: Final = 64 * _MIB  # of a disk: the state file and route records still fit
 
 
@@ -53,13 +50,12 @@ def check_memory(setup: Setup, facts: Facts) -> Finding | None:  # noqa: ARG001 
     if free is None:
         return unchecked(
             "memory",
-            "This system does not tell its free memory without psutil.",
-            installs("disco-llm[power]"),
+            "This system does not tell its free memory.",
         )
     if path is None:
         return works("memory", f"{_size(free)} are free.")
     try:
-        needed = needed_bytes(read_header(path), path.stat().st_size)
+        needed = needed_bytes(read_header(path), path.stat().st_size, free)
     except (GgufError, OSError):
         return works("memory", f"{_size(free)} are free.")
     facts.model_fits = needed <= free
@@ -122,70 +118,13 @@ def existing(path: Path) -> Path:
     return path
 
 
-def free_bytes() -> int | None:
-    """Return the memory that programs may still take, bytes, within a container's limit; None: it is not known."""
-    free = _of_psutil()
-    if free is None:
-        free = _of_meminfo()
-    limit = _of_container()
-    known = [one for one in (free, limit) if one is not None]
-    return min(known) if known else None
+def needed_bytes(header: Header, file_bytes: int, free: int | None) -> int:
+    """Return the memory that a model takes, bytes: its weights, the cache of its context in one slot, and buffers.
 
-
-def needed_bytes(header: Header, file_bytes: int, context_tokens: int = MOST_CONTEXT_TOKENS) -> int:
-    """Return the memory that a model takes, bytes: its weights, the cache of its context, and buffers.
-
-    The cache holds a key and a value of two bytes each for every block, key-value head, dimension and token. What a
-    header does not tell counts as nothing: the result is then too small.
+    What a header does not tell counts as nothing: the result is then too small.
     """
-    entries: Mapping[str, Any] = header.metadata
-    name = entries.get("general.architecture")
-
-    def entry(key: str) -> int:
-        value = entries.get(f"{name}.{key}")
-        return value if isinstance(value, int) else 0
-
-    heads = entry("attention.head_count")
-    kv_heads = entry("attention.head_count_kv") or heads
-    size = entry("attention.key_length") or (entry("embedding_length") // heads if heads else 0)
-    trained = header.trained_context_tokens or context_tokens
-    cache = 2 * 2 * entry("block_count") * kv_heads * size * min(context_tokens, trained)
-    return file_bytes + cache + _BUFFERS_BYTES
-
-
-def _of_psutil() -> int | None:
-    try:
-        import psutil  # noqa: PLC0415 - an optional package
-    except ImportError:
-        return None
-    return int(psutil.virtual_memory().available)
-
-
-def _of_meminfo() -> int | None:
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except (OSError, UnicodeDecodeError):
-        return None
-    for line in lines:
-        name, _, rest = line.partition(":")
-        if name == "MemAvailable":
-            return int(rest.split()[0]) * 1024
-    return None
-
-
-def _of_container(root: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Return what a control group's limit leaves, bytes; None: there is no limit.
-
-    Pages of files, such as those of a model that was just downloaded, count as used there, but make room for a program.
-    """
-    try:
-        limit = (root / "memory.max").read_text(encoding="ascii").strip()
-        used = int((root / "memory.current").read_text(encoding="ascii"))
-        lines = (root / "memory.stat").read_text(encoding="ascii").splitlines()
-        of_files = sum(int(line.split()[1]) for line in lines if line.startswith(_OF_FILES))
-        return None if limit == "max" else max(0, int(limit) - used + of_files)
-    except (OSError, ValueError):
-        return None
+    context = context_size(header, file_bytes=file_bytes, free_bytes=free, slots=1).context_tokens
+    return file_bytes + cache_bytes_per_token(header) * context + BUFFERS_BYTES
 
 
 def _usable_cores() -> int:

@@ -11,10 +11,10 @@ from typing import Final, NamedTuple
 
 from disco.cli.doctor.finding import Facts, Finding, Setup, does_not, installs, unchecked, works
 from disco.cli.doctor.hidden_secrets import known_secrets, quoted
-from disco.client.endpoint_catalog.runtimes import chosen_runtime, is_installed
+from disco.endpoints.llamacpp.model.library import COMPILED, FoundLibrary, NoLibrary, find_library
+from disco.endpoints.runtimes import chosen_program, is_available
 
 __all__ = [
-    "PACKAGES",
     "Requirement",
     "check_extras",
     "check_required",
@@ -26,15 +26,12 @@ __all__ = [
 ]
 
 _LIMIT_S: Final = 30.0
-# Without the macro, llama.cpp's code for AMX is left out, which GCC 12 miscompiles.
-_REBUILD: Final = (
-    'CMAKE_ARGS="-DCMAKE_C_FLAGS=-U__AMX_INT8__ -DCMAKE_CXX_FLAGS=-U__AMX_INT8__" '
-    "pip install --force-reinstall --no-cache-dir --no-binary llama-cpp-python llama-cpp-python"
-)
 # What a checkout that is not installed needs; an installed package tells it itself.
-_KNOWN: Final = ("openai>=3.50,<4", 'llama-cpp-python>=0.3.36,<0.4; extra == "local"')
-PACKAGES: Final = {"compiled": "llama-cpp-python", "prebuilt": "xllamacpp"}
-_MODULES: Final = {"compiled": "llama_cpp", "prebuilt": "xllamacpp"}
+_KNOWN: Final = ("openai>=3.50,<4", 'xllamacpp==2026.10.11549; extra == "local"')
+_LOADING: Final = {
+    "engine": "from disco.endpoints.llamacpp import load_library; load_library()",
+    "llama-server": "import xllamacpp",
+}
 _LINE: Final = re.compile(r"^([A-Za-z0-9._-]+)\s*(\[[^\]]*\])?\s*\(?([^;)]*)\)?\s*(?:;(.*))?$")
 
 
@@ -96,26 +93,23 @@ def check_runtime(setup: Setup, facts: Facts) -> Finding:
     """Look for what runs the local model, and for its version; it is loaded together with the model."""
     if not setup.names_a_model:
         return unchecked("runtime", "None is needed: no model is loaded into this program.")
-    chosen = chosen_runtime(setup.runtime)
-    package, facts.runtime_is_there = PACKAGES[chosen], False
-    if not is_installed(chosen):
-        both = f"Neither {' nor '.join(PACKAGES.values())} is"
-        missing = both if setup.runtime == "auto" else f"{package} is not"
-        return does_not(
-            "runtime",
-            f"{missing} installed, so no model can be loaded.",
-            f"{installs('disco-llm[prebuilt]')}   (no compiler), or {installs('disco-llm[local]')}   (compiles "
-            "llama.cpp, can do more), or use the model of a server on this machine",
-        )
-    needed = next((one for one in requirements() if one.name == package), None)
-    fault = None if needed is None else _fault(needed, "runtime")
-    if fault is not None:
-        return fault
+    facts.runtime_is_there = False
+    if chosen_program(setup.runtime) == "llama-server":
+        version = _version("xllamacpp")
+        if version is None or not is_available("llama-server"):
+            return does_not(
+                "runtime",
+                "xllamacpp is not installed, so no model can be loaded.",
+                f"{installs('disco-llm[local]')}, or use the model of a server on this machine",
+            )
+        facts.runtime_is_there = True
+        return works("runtime", f"xllamacpp {version} is installed: llama.cpp's own server.")
+    found = find_library()
+    if isinstance(found, NoLibrary):
+        return does_not("runtime", found.why, f"{found.remedy}, or use the model of a server on this machine")
     facts.runtime_is_there = True
-    kind = (
-        "llama.cpp, compiled on this machine" if chosen == "compiled" else "llama.cpp's own server, prebuilt"
-    )
-    return works("runtime", f"{package} {_version(package)} is installed: {kind}.")
+    kind = "compiled on this machine" if found.path is None else "a wheel"
+    return works("runtime", f"{found} is installed: disco's own engine over llama.cpp, {kind}.")
 
 
 def check_extras(setup: Setup, facts: Facts) -> list[Finding]:  # noqa: ARG001 - as all checks
@@ -131,8 +125,8 @@ def check_extras(setup: Setup, facts: Facts) -> list[Finding]:  # noqa: ARG001 -
     for extra, needed in sorted(by_extra.items()):
         if all(_version(one.name) is not None for one in needed):
             whole.append(extra)
-            for one in needed:  # check_runtime looks at the runtimes' versions
-                if one.name not in PACKAGES.values() and (fault := _fault(one, "extras")) is not None:
+            for one in needed:  # check_runtime looks at the runtime's version
+                if one.name != "xllamacpp" and (fault := _fault(one, "extras")) is not None:
                     faults[one.name] = fault
     missing = sorted(set(by_extra) - set(whole))
     told = f"Installed: {', '.join(whole) or 'none'}. Not installed: {', '.join(missing) or 'none'}."
@@ -144,12 +138,11 @@ def why_not_loaded(setup: Setup) -> Finding | None:
 
     It is for a model that could not be loaded: the process of a model does not say why its library failed.
     """
-    chosen = chosen_runtime(setup.runtime)
-    module, package = _MODULES[chosen], PACKAGES[chosen]
+    loading = _LOADING[chosen_program(setup.runtime)]
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # noqa: PTH109 - a plain text
     try:
         ran = subprocess.run(  # noqa: S603 - this interpreter
-            [sys.executable, "-P", "-c", f"import {module}"],
+            [sys.executable, "-P", "-c", loading],
             capture_output=True,
             text=True,
             errors="replace",
@@ -163,6 +156,8 @@ def why_not_loaded(setup: Setup) -> Finding | None:
         return None
     last = (ran.stderr.strip().splitlines() or ["no reason given"])[-1]
     why = quoted(last, known_secrets()).rstrip(".") if ran.returncode > 0 else "it crashes"
+    found = find_library()
+    package = found.package if isinstance(found, FoundLibrary) else "xllamacpp"
     remedy = (
         rebuilt(setup) if ran.returncode < 0 else installs("--force-reinstall", "--no-cache-dir", package)
     )
@@ -170,11 +165,11 @@ def why_not_loaded(setup: Setup) -> Finding | None:
 
 
 def rebuilt(setup: Setup) -> str:
-    """Return what to type where llama.cpp was compiled badly, or for another processor; the other runtime, too."""
-    if chosen_runtime(setup.runtime) == "prebuilt":
-        return f"{installs('disco-llm[local]')}   (compiles llama.cpp for this processor)"
-    other = "" if is_installed("prebuilt") else f"{installs('disco-llm[prebuilt]')}, then "
-    return f"{_REBUILD}   or, without a compiler: {other}--runtime prebuilt"
+    """Return what to type where llama.cpp was compiled badly, or for another processor."""
+    found = find_library()
+    if chosen_program(setup.runtime) == "engine" and isinstance(found, FoundLibrary) and found.path is None:
+        return f"pip uninstall {found.package}, and {installs('disco-llm[local]')}   (a wheel, in its place)"
+    return f"{installs(COMPILED)}   (compiles llama.cpp for this processor)"
 
 
 def _fault(one: Requirement, subject: str = "packages") -> Finding | None:

@@ -89,8 +89,8 @@ class ClientMaker:
         local = None if settings.usual_local() == "none" else settings.usual_local()
         return Client(
             local=local if self._engine is None else self._engine,
-            isolation=settings.isolation,
             runtime=settings.runtime,
+            context_tokens=None if self._engine is not None or local is None else settings.context_tokens,
             prompt_cache=self._prompt_cache or False,
             preset=settings.preset,
             budget=settings.budget,
@@ -170,8 +170,8 @@ class ClientMaker:
         if is_address(name) or as_plugin(name) is not None:
             return name, {}
         return name, {
-            "isolation": self._settings.isolation,
             "runtime": self._settings.runtime,
+            "context_tokens": self._settings.context_tokens,
             "prompt_cache": self._prompt_cache or False,
         }
 

@@ -7,7 +7,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import AsyncExitStack, nullcontext
+from contextlib import AsyncExitStack, ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +21,7 @@ from disco.errors import ConfigurationError, DiscoError, ModelFileError, nearest
 
 if TYPE_CHECKING:
     from disco.client import AsyncDisco, Backup, Tier
-    from disco.endpoints.llamacpp.batching.engine import VerifyEngine
+    from disco.endpoints.llamacpp.batching.round_engine import RoundEngine
     from disco.endpoints.llamacpp.layers.layer_engine import LayerEngine
     from disco.endpoints.redaction import Redact
     from disco.endpoints.saved_prompts import PromptCache
@@ -118,17 +118,20 @@ async def _serve(screen: Screen, arguments: argparse.Namespace) -> None:
     check_output(read, record=settings.record, histories=settings.histories, state=state)
     from disco.cli.serving.serve_clients import ClientMaker, backups_of, tiers_of  # noqa: PLC0415 - these take the extra
     from disco.client import RouteLog  # noqa: PLC0415 - as above
-    from disco.endpoints.llamacpp.batching.engine import VerifyEngine  # noqa: PLC0415 - as above
-    from disco.endpoints.llamacpp.batching.engine_endpoint import EngineEndpoint  # noqa: PLC0415 - as above
+    from disco.endpoints.host import HostEndpoint  # noqa: PLC0415 - as above
     from disco.endpoints.llamacpp.layers.layer_engine import LayerEngine  # noqa: PLC0415 - as above
-    from disco.endpoints.llamacpp.model.model_files import short_name  # noqa: PLC0415 - as above
     from disco.server import LiveBoard, Metrics, serve  # noqa: PLC0415 - needs the extra
 
     metrics = Metrics(by_model=is_named)
     page = (
         LiveBoard(answers=settings.page.answers, text=settings.page.text) if settings.page.enabled else None
     )
-    engine = None if settings.verify is None else VerifyEngine(settings.verify, **_of_slots(settings))
+    own = (
+        None
+        if settings.verify is None
+        else HostEndpoint(model=settings.verify, runtime="engine", **_of_slots(settings))
+    )
+    engine = None if own is None else own.rounds
     layers = None if settings.layers is None else LayerEngine(settings.layers, **_of_slots(settings))
     record = nullcontext() if settings.record is None else RouteLog(settings.record)
     usually = MAX_ANSWERS if engine is None else MAX_ROUNDS
@@ -144,11 +147,11 @@ async def _serve(screen: Screen, arguments: argparse.Namespace) -> None:
         async with AsyncExitStack() as stack:
             if layers is not None:
                 stack.push_async_callback(layers.aclose)
+            if own is not None:
+                stack.push_async_callback(own.aclose)
             maker = ClientMaker(
                 settings,
-                engine=None
-                if engine is None or settings.verify is None
-                else EngineEndpoint(engine, name=short_name(settings.verify)),
+                engine=own,
                 prompt_cache=_prompt_cache(settings),
                 redact=None if settings.redact is None else _hook(settings.redact),
                 on_route=on_route,
@@ -168,6 +171,9 @@ async def _serve(screen: Screen, arguments: argparse.Namespace) -> None:
                         raise
                 else:
                     await stack.enter_async_context(client)
+            # On a terminal only: what reads the output of a program expects the base URL in its first line.
+            loading = stack.enter_context(ExitStack())
+            loading.enter_context(screen.waiting(_loads(client)))
             await serve(
                 client,
                 host=settings.host,
@@ -185,6 +191,7 @@ async def _serve(screen: Screen, arguments: argparse.Namespace) -> None:
                 attachable=settings.attach,
                 on_ready=lambda base_url: _announce(
                     screen,
+                    loading,
                     client,
                     (engine, layers),
                     base_url,
@@ -215,10 +222,20 @@ def _of_slots(settings: ServeSettings) -> dict[str, Any]:
     }
 
 
+def _loads(client: AsyncDisco | NamedModels | None) -> str:
+    """Return what is said until the server answers."""
+    from disco.server.named_models import NamedModels  # noqa: PLC0415 - as above
+
+    clients = [] if client is None else NamedModels.of(client).clients
+    names = dict.fromkeys(one.router.local_model or "" for one in clients)
+    return f"Loading {', '.join(filter(None, names)) or 'what is served'}"
+
+
 def _announce(
     screen: Screen,
+    loading: ExitStack,
     client: AsyncDisco | NamedModels | None,
-    engines: tuple[VerifyEngine | None, LayerEngine | None],
+    engines: tuple[RoundEngine | None, LayerEngine | None],
     base_url: str,
     *,
     with_key: bool,
@@ -226,6 +243,7 @@ def _announce(
 ) -> None:
     from disco.server.named_models import NamedModels  # noqa: PLC0415 - as above
 
+    loading.close()
     verifier, layers = engines
     lines = ["no model answers here"]
     if isinstance(client, NamedModels):

@@ -45,7 +45,6 @@ __all__ = [
 
 MAX_ANSWERS: Final = 256
 MAX_ROUNDS: Final = 1024  # of these, most wait for the model; two windows of an answer may be on their way
-CONTEXT_TOKENS: Final = 4096
 
 # Keys by which people try to write a secret into the file.
 _SECRETS: Final = frozenset({"key", "api_key", "apikey", "token", "secret", "password", "bearer"})
@@ -249,14 +248,9 @@ class ServeSettings(_Table):
         "`disco plugins`), or `none`; in a file with named models, of all that do not say otherwise",
         usual=f"{LOCAL_MODEL}; with --layers or named models none",
     )
-    isolation: Literal["thread", "process"] = _option(
-        "thread",
-        "where the local model runs; a separate process may crash without harm to this one; see "
-        "docs/reference/local-model.md",
-    )
-    runtime: Literal["auto", "compiled", "prebuilt"] = _option(
+    runtime: Literal["auto", "engine", "llama-server"] = _option(
         "auto",
-        "what runs the local model: llama-cpp-python, or a prebuilt llama-server; auto: the first of these that is "
+        "what runs the local model: disco's own engine, or llama.cpp's server; auto: the first of these that is "
         "installed; see docs/reference/local-model.md",
     )
     preset: PresetFile = _option(
@@ -324,10 +318,10 @@ class ServeSettings(_Table):
     )
     context_tokens: int | None = _option(
         None,
-        "with --verify or --layers: longest prompt and answer together; memory grows with it times the slots",
+        "longest prompt and answer together of the local models; memory grows with it times the slots",
         flag="--context",
         metavar="TOKENS",
-        usual=f"what the model was trained with, at most {CONTEXT_TOKENS}",
+        usual="what the model was trained with, as far as half of the free memory holds it; with --layers at most 4096",
         ge=1,
     )
     threads: int | None = _option(
@@ -511,24 +505,24 @@ def check(settings: ServeSettings, path: Path | None = None) -> None:
             "--verify and --layers cannot be used together: they would wait for each other. Start two servers"
         )
     if verifies:
-        for name in ("local", "isolation", "runtime"):
+        for name in ("local", "runtime"):
             if name in given:
                 raise ConfigurationError(
                     f"--{name} cannot be used with --verify, whose model is also the local one, in this process: "
                     "leave one out"
                 )
     if not (verifies or computes):
-        for name, flag in (("slots", "--slots"), ("context_tokens", "--context"), ("threads", "--threads")):
+        for name, flag in (("slots", "--slots"), ("threads", "--threads")):
             if name in given:
                 raise ConfigurationError(
                     f"{flag} is for a verify server or a layer server: name a model with --verify MODEL or "
                     "--layers FILE"
                 )
     if settings.usual_local() == "none" and not settings.models:
-        for name in ("isolation", "runtime"):
-            if name in given:
+        for name, flag in {"runtime": "--runtime", "context_tokens": "--context"}.items():
+            if name in given and not (computes and name == "context_tokens"):
                 raise ConfigurationError(
-                    f"--{name} is for a local model, but --local none asks for none: leave one of them out"
+                    f"{flag} is for a local model, but --local none asks for none: leave one of them out"
                 )
     alone = settings.prompt_cache_mib is not None or settings.prompt_cache_private
     if settings.prompt_cache is False and alone:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from disco.endpoints.llamacpp.layers.device_model import DeviceModel
-from disco.endpoints.llamacpp.layers.layer_files import Part
+from disco.endpoints.llamacpp.layers.layer_files import Part, read_layer_file
 from disco.endpoints.llamacpp.layers.state_model import StateModel, StateRows
 from disco.errors import LocalModelError
 
@@ -41,7 +41,8 @@ class AuditedSplit:
     """
 
     def __init__(self, files: Mapping[Part, Path], threads: int) -> None:
-        context_tokens = MOST_TOKENS + ANSWER_TOKENS
+        known = read_layer_file(files["device"], "device")
+        context_tokens = min(MOST_TOKENS + ANSWER_TOKENS, known.context_tokens)
         self._models: list[DeviceModel | StateModel] = []
         self.answers = "cloud" in files and "head" in files
         try:

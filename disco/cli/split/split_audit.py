@@ -22,10 +22,11 @@ from disco.cli.console import Screen
 from disco.cli.model_argument import model_file
 from disco.cli.split.audited_split import ANSWER_TOKENS, MOST_TOKENS, AuditedSplit
 from disco.cli.split.split_cut import USUAL_LAYERS
-from disco.endpoints.llamacpp.layers.cut import cut_model, require_gguf
+from disco.endpoints.llamacpp.layers.cut import cut_model
 from disco.endpoints.llamacpp.layers.cut_check import check_cut
 from disco.endpoints.llamacpp.layers.inversion import Inverter
 from disco.endpoints.llamacpp.layers.layer_files import LayerFile, Part, read_layer_file
+from disco.endpoints.llamacpp.model.gguf_files import require_gguf
 from disco.endpoints.llamacpp.model.model_files import require_llama_cpp
 from disco.errors import ConfigurationError, ModelFileError
 from disco.record.text_files import text_of
@@ -87,7 +88,7 @@ def run_audit(screen: Screen, arguments: argparse.Namespace) -> int:
         if max(map(len, all_ids)) > MOST_TOKENS:
             screen.line(f"Of {max(map(len, all_ids)):,} tokens the first {MOST_TOKENS} are audited.")
         with screen.bar("The attacker looks at every token of the vocabulary once") as so_far:
-            context_tokens = MOST_TOKENS + ANSWER_TOKENS
+            context_tokens = min(MOST_TOKENS + ANSWER_TOKENS, known.context_tokens)
             inverter = Inverter(
                 files["device"], context_tokens=context_tokens, threads=threads, progress=so_far
             )

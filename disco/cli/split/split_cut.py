@@ -9,9 +9,10 @@ from pathlib import Path
 from disco.cli.console import Screen
 from disco.cli.model_argument import model_file
 from disco.endpoints.llamacpp.layers.adapter_file import Adapter, fits, holds, known_adapter, read_adapter
-from disco.endpoints.llamacpp.layers.cut import cut_model, require_gguf
+from disco.endpoints.llamacpp.layers.cut import cut_model
 from disco.endpoints.llamacpp.layers.cut_check import CutCheck, check_cut
 from disco.endpoints.llamacpp.layers.layer_files import Part, cut_files, read_layer_file
+from disco.endpoints.llamacpp.model.gguf_files import require_gguf
 from disco.endpoints.llamacpp.model.model_files import require_llama_cpp, short_name
 from disco.errors import ConfigurationError, ModelFileError
 

@@ -6,7 +6,7 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Self, TypeAlias, cast
 
 import anyio
 import httpx2
@@ -14,8 +14,10 @@ from openai import APIConnectionError
 from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletionChunk
 
+from disco.client.chat.answer_ending import finish_reason, last_chunk, session_usage
 from disco.client.chat.assembly import assemble
 from disco.client.chat.chat_chunks import ChatChunks, RoutedChatCompletion
+from disco.client.chat.live_choices import LiveChoices
 from disco.client.chat.routed_results import LiveSource
 from disco.client.chat.stream_types import DiscoStream, not_complete
 from disco.client.live_driver import LiveSession
@@ -28,17 +30,23 @@ if TYPE_CHECKING:
     from disco.session.records.route_record import RouteRecord
 
 __all__ = [
+    "Answer",
+    "Item",
     "Reading",
     "SessionStream",
     "answer_usage",
-    "finish_reason",
-    "last_chunk",
+    "endings",
     "read",
     "stop",
     "whole_answer",
 ]
 
 CLOSE_S = 5.0
+
+Answer: TypeAlias = LiveSession | LiveChoices
+"""An answer in progress."""
+Item: TypeAlias = Delta | ChatCompletionChunk
+"""A part of it as it is read: a chunk where it has several choices."""
 
 
 class SessionStream(DiscoStream):
@@ -50,9 +58,7 @@ class SessionStream(DiscoStream):
     """
 
     # Does not call the base class's __init__, on purpose: no single HTTP response is behind this stream.
-    def __init__(
-        self, live: LiveSession, first: list[Delta], chunks: ChatChunks, *, include_usage: bool
-    ) -> None:
+    def __init__(self, live: Answer, first: list[Item], chunks: ChatChunks, *, include_usage: bool) -> None:
         self._live = live
         self._reading = Reading(live, first)
         self._chunks = chunks
@@ -60,7 +66,7 @@ class SessionStream(DiscoStream):
         # --- mutable from here on
         self._chars = 0
         self._source: AsyncIterator[ChatCompletionChunk] | None = None  # set by an instrument
-        self._waiting: deque[Delta | ChatCompletionChunk] = deque()
+        self._waiting: deque[Item] = deque()
 
     @property
     def route(self) -> RouteRecord:
@@ -89,7 +95,7 @@ class SessionStream(DiscoStream):
 
         Counts the text held back for a steady pace and the text not yet read. A chunk counts as at least one token.
         """
-        unread = sum(delta.tokens for delta in self._reading.first) + len(self._waiting)
+        unread = sum(getattr(item, "tokens", 1) for item in self._reading.first) + len(self._waiting)
         return round(self._live.buffered_tokens) + unread
 
     @property
@@ -146,17 +152,21 @@ class SessionStream(DiscoStream):
                 raise StopAsyncIteration
         return self._hand_out(self._waiting.popleft())
 
-    def _hand_out(self, item: Delta | ChatCompletionChunk) -> ChatCompletionChunk:
+    def _hand_out(self, item: Item) -> ChatCompletionChunk:
         """Return the chunk for an item. `writer` refers to this chunk.
 
         The chunk is made only here: making a whole batch at once would keep the garbage collector busy.
         """
-        chunk = self._chunks.of(item) if type(item) is Delta else cast("ChatCompletionChunk", item)
+        if type(item) is Delta:
+            chunk = self._chunks.of(item)
+        else:
+            chunk = cast("ChatCompletionChunk", item)
+            self._chunks.ends_with(chunk)
         if chunk.choices:
             self._chars += len(chunk.choices[0].delta.content or "")
         return chunk
 
-    async def _next_batch(self) -> Sequence[Delta | ChatCompletionChunk]:
+    async def _next_batch(self) -> Sequence[Item]:
         """Return all items that wait to be read, at least one; none at the end. Also for readers in other threads.
 
         Each item goes through `_hand_out`, in order.
@@ -167,7 +177,7 @@ class SessionStream(DiscoStream):
         reading = self._reading
         if reading.is_over:
             return []
-        batch: list[Delta] = []
+        batch: list[Item] = []
         try:
             batch = await reading.next()
         finally:
@@ -181,7 +191,7 @@ class SessionStream(DiscoStream):
                 error, partial_text=self._live.session.transcript.partial_text, route=self._live.record
             )
             raise error
-        last = [self._chunks.last(finish_reason(self._live), last_chunk(self._live))]
+        last = endings(self._live, self._chunks)
         if self._include_usage:
             last.append(self._chunks.usage(answer_usage(self._live)))
         return last
@@ -204,9 +214,11 @@ class SessionStream(DiscoStream):
         self._close_response()
 
 
-def whole_answer(live: LiveSession, chunks: ChatChunks, deltas: Sequence[Delta]) -> RoutedChatCompletion:
+def whole_answer(answer: Answer, chunks: ChatChunks, items: Sequence[Item]) -> RoutedChatCompletion:
     """Return an answer that has ended as one completion."""
-    return assemble(chunks, deltas, finish_reason(live), answer_usage(live), live.written, last_chunk(live))
+    first = answer.lives[0]
+    last = None if isinstance(answer, LiveChoices) else last_chunk(first)
+    return assemble(chunks, items, finish_reason(first), answer_usage(answer), answer.written, last)
 
 
 class _Closes(httpx2.AsyncByteStream):
@@ -215,7 +227,7 @@ class _Closes(httpx2.AsyncByteStream):
     It has no reference to the stream. In a reference cycle, a dropped stream would go on until garbage collection.
     """
 
-    def __init__(self, live: LiveSession) -> None:
+    def __init__(self, live: Answer) -> None:
         self._live = live
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -237,12 +249,12 @@ class Reading:
         is_over: no more deltas come: the answer was read to its end, or reading it has failed.
     """
 
-    def __init__(self, live: LiveSession, first: list[Delta]) -> None:
+    def __init__(self, live: Answer, first: list[Item]) -> None:
         self._live = live
         self.first = first
         self.is_over = False
 
-    async def next(self) -> list[Delta]:
+    async def next(self) -> list[Item]:
         """Return the deltas released since the last call, at least one; empty at the end.
 
         Raises:
@@ -257,13 +269,13 @@ class Reading:
         self.is_over = not batch
         return batch
 
-    async def rest(self) -> list[Delta]:
+    async def rest(self) -> list[Item]:
         """Return all further deltas until the end of the answer.
 
         Raises:
             Exception: as `read`.
         """
-        deltas: list[Delta] = []
+        deltas: list[Item] = []
         while batch := await self.next():
             deltas.extend(batch)
         return deltas
@@ -275,18 +287,17 @@ class Reading:
     @property
     def was_cancelled(self) -> bool:
         """Whether the answer was stopped, so that its end must not look like that of a complete answer."""
-        ending = self._live.session.ending
-        return ending.cancelled and ending.reason == "cancelled"  # a server may give that reason, too
+        return self._live.was_cancelled
 
 
-async def read(live: LiveSession) -> list[Delta]:
+async def read(live: Answer) -> list[Item]:
     """Return an answer's released deltas, at least one; empty at its end. Cancelling the read stops the answer.
 
     Raises:
         Exception: the error that ended the answer, with `partial_text` and `route` on it.
     """
     try:
-        return await live.read()
+        return cast("list[Item]", await live.read())
     except Exception as error:
         attach_evidence(error, partial_text=live.session.transcript.partial_text, route=live.record)
         raise
@@ -295,37 +306,28 @@ async def read(live: LiveSession) -> list[Delta]:
         raise
 
 
-async def stop(live: LiveSession) -> None:
+async def stop(live: Answer) -> None:
     """Stop an answer at any stage and return once no task of it runs, at most a few seconds later."""
     live.cancel()
     with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_S):
         await live.wait_done()
 
 
-def finish_reason(live: LiveSession) -> str:
-    """Return why an answer ended, once it has ended."""
-    return live.session.finish_reason or "stop"
+def endings(answer: Answer, chunks: ChatChunks) -> list[ChatCompletionChunk]:
+    """Return the chunk that says why an answer ended; none where each of several choices has said so."""
+    if isinstance(answer, LiveChoices):
+        return []
+    return [chunks.last(finish_reason(answer), last_chunk(answer))]
 
 
-def last_chunk(live: LiveSession) -> Any:
-    """Return the server's own chunk with the finish reason; None where the writer is no server."""
-    writer = live.session.transcript.writer
-    return None if writer is None else writer.last_raw
-
-
-def answer_usage(live: LiveSession) -> CompletionUsage:
-    """Return one usage for one answer: its prompt once, its own tokens once. The route has the losers' usage."""
-    session = live.session
-    given: Any = getattr(last_chunk(live), "usage", None)
-    counts = getattr(given, "prompt_tokens", None), getattr(given, "completion_tokens", None)
-    if len(session.transcript.segments) == 1 and all(counts):
-        return cast("CompletionUsage", given)  # with all details
-    prompt, completion = session.config.prompt_tokens, session.transcript.tokens
-    first = session.transcript.first_writer
-    if first is not None and first.usage is not None and first.usage.prompt_tokens:
-        prompt = first.usage.prompt_tokens
-        if len(session.transcript.segments) == 1 and first.usage.completion_tokens:
-            completion = first.usage.completion_tokens
+def answer_usage(answer: Answer) -> CompletionUsage:
+    """Return one usage: of several choices, the prompt counts once."""
+    first, *others = map(session_usage, answer.lives)
+    if not others:
+        return first
+    completion = first.completion_tokens + sum(usage.completion_tokens for usage in others)
     return CompletionUsage(
-        prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion
+        prompt_tokens=first.prompt_tokens,
+        completion_tokens=completion,
+        total_tokens=first.prompt_tokens + completion,
     )

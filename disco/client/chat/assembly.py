@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletionChunk, ChatCompletionMessage
@@ -34,7 +34,7 @@ _AROUND = ("service_tier", "moderation")
 
 def assemble(
     chunks: ChatChunks,
-    deltas: Sequence[Delta],
+    deltas: Sequence[Delta | ChatCompletionChunk],
     finish_reason: str,
     usage: CompletionUsage,
     route: Callable[[], RouteRecord] | None,
@@ -44,7 +44,7 @@ def assemble(
 
     Args:
         chunks: the maker of this answer's chunks.
-        deltas: all deltas of the answer.
+        deltas: all deltas of the answer, or all chunks of its choices.
         finish_reason: the finish reason, as the API names it.
         usage: the usage of the answer.
         route: writes the route record, once.
@@ -93,18 +93,20 @@ def assemble(
     return answer
 
 
-def _in_runs(deltas: Sequence[Delta]) -> Iterator[Delta]:
+def _in_runs(deltas: Sequence[Delta | ChatCompletionChunk]) -> Iterator[Delta | ChatCompletionChunk]:
     """Yield deltas; thoughts or pieces of a call that differ only in their text are one, and so is their chunk."""
     for template, run in groupby(deltas, _template_of):
         if template is None:
             yield from run
         else:
-            first, *others = run
+            first, *others = cast("Iterator[Delta]", run)
             text = "".join([first.raw.text, *(delta.raw.text for delta in others)])
             yield replace(first, raw=TemplateChunk(template, b"", text))
 
 
-def _template_of(delta: Delta) -> ChunkTemplate | None:
+def _template_of(delta: Delta | ChatCompletionChunk) -> ChunkTemplate | None:
+    if not isinstance(delta, Delta):
+        return None
     return delta.raw.template if delta.kind is not _TEXT and type(delta.raw) is TemplateChunk else None
 
 

@@ -17,27 +17,26 @@ from openai.types.chat import ChatCompletionChunk
 from pydantic import BaseModel
 
 from disco.client.chat.answer_stream import (
+    Answer,
+    Item,
     Reading,
     answer_usage,
-    finish_reason,
-    last_chunk,
+    endings,
     read,
     stop,
     whole_answer,
 )
 from disco.client.chat.chat_chunks import ChatChunks
 from disco.client.chat.routed_request import given_headers
-from disco.client.live_driver import LiveSession
-from disco.client.request_checks import check_chat
 from disco.errors import NoEndpointError
 from disco.events import Delta, DeltaKind
 from disco.request import Request, Timeouts
+from disco.request_checks import check_chat
 
 if TYPE_CHECKING:
     from openai._models import FinalRequestOptions
 
 __all__ = [
-    "NOT_ROUTED",
     "RAW_RESPONSE_HEADER",
     "ChatEncoder",
     "Encoder",
@@ -45,14 +44,14 @@ __all__ = [
     "asks_for_http",
     "chat_request",
     "document",
-    "is_routed",
+    "more_than_text",
     "plain_copy",
     "stop",
     "without_markers",
 ]
 
-# An answer with one of these parameters is more than one text. Such a request goes to the server unchanged.
-NOT_ROUTED = ("n", "audio", "modalities")
+# An answer with one of these parameters is more than a text. Such a request goes to the server unchanged.
+_MORE_THAN_TEXT = ("audio", "modalities")
 # Set by the SDK's `with_raw_response` and `with_streaming_response`, whose callers need an HTTP response.
 RAW_RESPONSE_HEADER = "X-Stainless-Raw-Response"
 _RAW = RAW_RESPONSE_HEADER.lower()
@@ -90,13 +89,10 @@ def plain_copy(value: Any) -> Any:
     return value
 
 
-def is_routed(body: Mapping[str, Any]) -> bool:
-    """Return whether a session answers a chat request; otherwise the request goes to the server unchanged."""
-    for name in NOT_ROUTED:
-        value = body.get(name)
-        if value is not None and not (name == "n" and value == 1) and value != ["text"]:
-            return False
-    return True
+def more_than_text(body: Mapping[str, Any]) -> str | None:
+    """Return the parameter by which a chat request asks for more than text; None: a session can answer it."""
+    given = (name for name in _MORE_THAN_TEXT if body.get(name) not in (None, ["text"]))
+    return next(given, None)
 
 
 def chat_request(
@@ -138,15 +134,15 @@ def chat_request(
 class Encoder(Protocol):
     """The wire format of an answer in one API. Stateful: one encoder per answer."""
 
-    def batch(self, deltas: Sequence[Delta]) -> bytes:
+    def batch(self, deltas: Sequence[Any]) -> bytes:
         """Return the events for deltas just released; the first call also returns the events before the text."""
         ...
 
-    def end(self, live: LiveSession) -> bytes:
+    def end(self, live: Any) -> bytes:
         """Return the events after the last text of a complete answer."""
         ...
 
-    def objects(self, deltas: Sequence[Delta]) -> list[Any]:
+    def objects(self, deltas: Sequence[Any]) -> list[Any]:
         """As `batch`: what the SDK would make of those events. Each item goes through `made` before use."""
         ...
 
@@ -154,11 +150,11 @@ class Encoder(Protocol):
         """Return the object for an item of `objects`: a model, or the content of the event's JSON."""
         ...
 
-    def last_objects(self, live: LiveSession) -> list[Any]:
+    def last_objects(self, live: Any) -> list[Any]:
         """As `end`: what the SDK would make of those events."""
         ...
 
-    def document(self, deltas: Sequence[Delta], live: LiveSession) -> bytes:
+    def document(self, deltas: Sequence[Any], live: Any) -> bytes:
         """Return the whole answer as one JSON document, for a request without a stream."""
         ...
 
@@ -167,7 +163,7 @@ class Encoder(Protocol):
         ...
 
 
-async def document(live: LiveSession, encoder: Encoder) -> bytes:
+async def document(live: Answer, encoder: Encoder) -> bytes:
     """Wait for the whole answer and return it as a JSON document.
 
     Raises:
@@ -185,13 +181,13 @@ async def document(live: LiveSession, encoder: Encoder) -> bytes:
 class EventStream(httpx2.AsyncByteStream):
     """The answer as server-sent events. Closing it stops the answer."""
 
-    def __init__(self, live: LiveSession, encoder: Encoder, first: list[Delta]) -> None:
+    def __init__(self, live: Answer, encoder: Encoder, first: list[Item]) -> None:
         self.live = live
         self._encoder = encoder
         self._reading = Reading(live, first)
 
     @classmethod
-    async def begin(cls, live: LiveSession, encoder: Encoder) -> Self:
+    async def begin(cls, live: Answer, encoder: Encoder) -> Self:
         """Wait for the first text. An error before it is raised here, not inside the stream."""
         try:
             first = await read(live)
@@ -257,10 +253,13 @@ class ChatEncoder:
         self._include_usage = include_usage
         self._frame: tuple[bytes, bytes] | None = None
 
-    def batch(self, deltas: Sequence[Delta]) -> bytes:
+    def batch(self, deltas: Sequence[Item]) -> bytes:
         """Return a `data:` line for each delta."""
         chunks, out = self._chunks, []
         for delta in deltas:
+            if type(delta) is not Delta:
+                out.append(_event(self.made(delta)))
+                continue
             is_plain = (
                 delta.raw is None and delta.kind is _TEXT and delta.logprobs is None and not delta.refusal
             )
@@ -275,27 +274,30 @@ class ChatEncoder:
             self._frame = self._frame or chunks.text_frame()
         return b"".join(out)
 
-    def end(self, live: LiveSession) -> bytes:
+    def end(self, live: Answer) -> bytes:
         """Return the finish reason, the usage if requested, and `[DONE]`."""
         return b"".join([*map(_event, self.last_objects(live)), b"data: [DONE]\n\n"])
 
-    def objects(self, deltas: Sequence[Delta]) -> list[Any]:
+    def objects(self, deltas: Sequence[Item]) -> list[Any]:
         """Return the deltas: making all their chunks at once would keep the garbage collector busy."""
         return list(deltas)
 
     def made(self, item: Any) -> ChatCompletionChunk:
         """Return the chunk of a delta."""
-        chunk: ChatCompletionChunk = self._chunks.of(item) if type(item) is Delta else item
+        if type(item) is Delta:
+            return self._chunks.of(item)
+        chunk: ChatCompletionChunk = item
+        self._chunks.ends_with(chunk)
         return chunk
 
-    def last_objects(self, live: LiveSession) -> list[ChatCompletionChunk]:
+    def last_objects(self, live: Answer) -> list[ChatCompletionChunk]:
         """Return the chunk with the finish reason, and the chunk with the usage if requested."""
-        last = [self._chunks.last(finish_reason(live), last_chunk(live))]
+        last = endings(live, self._chunks)
         if self._include_usage:
             last.append(self._chunks.usage(answer_usage(live)))
         return last
 
-    def document(self, deltas: Sequence[Delta], live: LiveSession) -> bytes:
+    def document(self, deltas: Sequence[Item], live: Answer) -> bytes:
         """Return the `chat.completion`."""
         answer = whole_answer(live, self._chunks, deltas)
         return answer.model_dump_json(exclude_unset=True, warnings=False).encode()

@@ -10,7 +10,7 @@ import httpx2
 import openai
 
 from disco.client.request_options import RequestOptions
-from disco.request import Timeouts
+from disco.request import Timeouts, whole_number
 
 if TYPE_CHECKING:
     from openai._models import FinalRequestOptions
@@ -114,6 +114,12 @@ class Routed:
     chat: Mapping[str, Any] = field(repr=False)
     own: RequestOptions
 
+    @property
+    def choices(self) -> int:
+        """How many choices are asked for; 0: that is no number."""
+        given = self.chat.get("n")
+        return 1 if given is None else whole_number(given) or 0
+
     def encoder(self) -> Encoder:
         """Return the encoder for the API on which the request came."""
         if self.url == RESPONSES:
@@ -129,19 +135,19 @@ class Routed:
 def routed_request(
     options: FinalRequestOptions, own: RequestOptions, extra: Mapping[str, Any] | None
 ) -> Routed | None:
-    """Return the request that a session has to answer; None for a request to pass on.
+    """Return the request that sessions can answer; None for a request to pass on.
 
     Raises:
         NoEndpointError: a field of a `/responses` body has a wrong type or is out of range.
     """
     if not is_answer(options):
         return None
-    from disco.client.chat.http_encoding import is_routed, plain_copy  # noqa: PLC0415 - numpy loads with it
-    from disco.client.request_checks import check_responses  # noqa: PLC0415 - as below
+    from disco.client.chat.http_encoding import more_than_text, plain_copy  # noqa: PLC0415 - numpy loads with it
     from disco.client.responses.responses_request import chat_body  # noqa: PLC0415 - rarely needed
+    from disco.request_checks import check_responses  # noqa: PLC0415 - as below
 
     body = plain_copy({**cast("dict[str, Any]", options.json_data or {}), **(extra or {})})
     if options.url == RESPONSES:
         check_responses(body)  # before the translation, which changes field names
     chat = body if options.url == CHAT else chat_body(body)
-    return Routed(options.url, body, chat, own) if chat is not None and is_routed(chat) else None
+    return None if chat is None or more_than_text(chat) else Routed(options.url, body, chat, own)

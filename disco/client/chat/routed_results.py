@@ -21,7 +21,7 @@ from disco.client.chat.stream_types import not_complete
 from disco.errors import AnswerShapeError, attach_evidence
 
 if TYPE_CHECKING:
-    from disco.client.live_driver import LiveSession
+    from disco.client.chat.answer_stream import Answer
     from disco.session.records.route_record import RouteRecord
 
 __all__ = [
@@ -60,7 +60,7 @@ class LiveSource:
 
     __slots__ = ("_live",)
 
-    def __init__(self, live: LiveSession) -> None:
+    def __init__(self, live: Answer) -> None:
         self._live = live
 
     def record(self) -> RouteRecord | None:

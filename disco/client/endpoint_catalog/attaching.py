@@ -9,8 +9,7 @@ from disco.errors import ConfigurationError
 if TYPE_CHECKING:
     from disco.endpoints.attached.announcement import ServedModel
     from disco.endpoints.contract import Endpoint
-    from disco.endpoints.llamacpp import LlamaCppEndpoint
-    from disco.endpoints.prebuilt import PrebuiltEndpoint
+    from disco.endpoints.host import HostEndpoint
 
 __all__ = ["Attach", "attaching"]
 
@@ -18,7 +17,7 @@ Attach = Literal["auto"] | bool
 """`AsyncDisco(attach=...)`."""
 
 
-def attaching(own: LlamaCppEndpoint | PrebuiltEndpoint, attach: Attach, *, drafts: bool) -> Endpoint:
+def attaching(own: HostEndpoint, attach: Attach, *, drafts: bool) -> Endpoint:
     """Return the endpoint that uses a served model where one fits and `own` where none does; `own` if none may.
 
     Args:
@@ -57,7 +56,7 @@ def attaching(own: LlamaCppEndpoint | PrebuiltEndpoint, attach: Attach, *, draft
 
     def has_room(model: ServedModel) -> bool:
         # Else requests that the own model can take would be refused.
-        needed = own.capabilities().context_tokens
+        needed = own.least_context_tokens
         return needed is None or model.context_tokens is None or model.context_tokens >= needed
 
     return AttachingEndpoint(own, fits=fits, folder=folder)

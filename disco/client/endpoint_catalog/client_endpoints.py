@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import anyio
 
@@ -16,18 +16,19 @@ from disco.client.endpoint_catalog.local_servers import LocalServer, is_address
 from disco.client.endpoint_catalog.pairs import Pairs, Speculate
 from disco.client.endpoint_catalog.plugged import Plugin, as_plugin
 from disco.client.endpoint_catalog.pricing import price_of
-from disco.client.endpoint_catalog.runtimes import Runtime, model_endpoint
+from disco.client.endpoint_catalog.runtimes import model_endpoint
 from disco.client.endpoint_catalog.splits import Split
 from disco.client.endpoint_catalog.tiers import Tier
 from disco.dispatch import Preset
 from disco.dispatch.eligibility import is_within
 from disco.dispatch.sections import SpeculateSection
 from disco.endpoints.contract import Endpoint
+from disco.endpoints.runtimes import Runtime
 from disco.endpoints.saved_prompts import PromptCache
 from disco.errors import ConfigurationError, DiscoError
 from disco.notices import warn
 from disco.rates import PriceChoice
-from disco.telemetry.log_lines import log_probe
+from disco.telemetry.log_lines import log_loaded, log_probe
 
 if TYPE_CHECKING:
     from disco.endpoints.openai_api import OpenAIEndpoint
@@ -45,16 +46,16 @@ class Hosting(NamedTuple):
     """How a local model runs that a client was given by name.
 
     Attributes:
-        isolation: in a thread of this process, or in a process of its own.
         prompt_cache: how prompts are saved; None: none is.
         attach: whether a running `disco serve` may take its place.
         runtime: what runs it.
+        context_tokens: prompt and answer together; None: what its file and the free memory say.
     """
 
-    isolation: Literal["thread", "process"] = "thread"
     prompt_cache: PromptCache | None = None
     attach: Attach = False
     runtime: Runtime = "auto"
+    context_tokens: int | None = None
 
 
 class ClientEndpoints:
@@ -80,10 +81,12 @@ class ClientEndpoints:
     ) -> None:
         """Make the endpoints that are not given as objects; see `AsyncDisco` for the arguments."""
         self._owns_local = not isinstance(local, Endpoint)
-        if local is None and here.prompt_cache is not None:
-            raise ConfigurationError(
-                "prompt_cache is for a local model, but none is configured: pass local=..., or leave prompt_cache out."
-            )
+        if local is None:
+            given = {"prompt_cache": here.prompt_cache, "context_tokens": here.context_tokens}
+            for option in (name for name, value in given.items() if value is not None):
+                raise ConfigurationError(
+                    f"{option} is for a local model, but none is configured: pass local=..., or leave {option} out."
+                )
         plugin = as_plugin(local)
         self._local_price = None if plugin is None else price_of(plugin.price)
         self._local_model = None if plugin is None else plugin.model or plugin.kind
@@ -248,8 +251,11 @@ class ClientEndpoints:
                 if is_within(tier.endpoint.reach, reach):
                     group.start_soon(warm_up_tier, tier.endpoint)
             if self.local is not None and is_within(self.local.reach, reach):
+                began_at, was_ready = anyio.current_time(), self.local.capabilities().ready
                 try:
                     await self.local.warm_up()
+                    if not was_ready:
+                        log_loaded(self.local.name, anyio.current_time() - began_at)
                 except Exception as raised:  # noqa: BLE001 - raised after the group, not as an ExceptionGroup
                     error = raised
             if error is not None:
@@ -322,46 +328,44 @@ def tier_entries(tiers: Sequence[AnyTier], *, first_rank: int) -> tuple[CatalogE
 def _local_endpoint(
     local: str | Path | Endpoint | LocalServer | Plugin, here: Hosting, *, drafts: bool
 ) -> Endpoint:
-    isolation, prompt_cache, attach, runtime = here
+    prompt_cache, attach, runtime, context_tokens = here
     if isinstance(local, Plugin):
         _refuse_runtime(runtime, "This endpoint is another package's")
-        if prompt_cache is not None or isolation != "thread":
-            option = "isolation" if isolation != "thread" else "prompt_cache"
+        _refuse_context(context_tokens, "This endpoint is another package's: leave it out")
+        if prompt_cache is not None:
             raise ConfigurationError(
-                f"{option} is for a model that disco runs. This endpoint is another package's ({local.kind}): leave "
-                f"{option} out."
+                f"prompt_cache is for a model that disco runs. This endpoint is another package's ({local.kind}): "
+                "leave prompt_cache out."
             )
         return local.make("device")
     if isinstance(local, Endpoint):
         if prompt_cache is not None:
             raise ConfigurationError(
                 "prompt_cache is for a model that local=... names. This local model is an endpoint object "
-                "already. Give prompt_cache to that object: LlamaCppEndpoint(prompt_cache=...)."
-            )
-        if isolation != "thread":
-            raise ConfigurationError(
-                f"isolation={isolation!r} is for a model that local=... names. This local model is an endpoint "
-                "object already. Give isolation to that object: LlamaCppEndpoint(isolation=...)."
+                "already. Give prompt_cache to that object: HostEndpoint(prompt_cache=...)."
             )
         _refuse_runtime(runtime, "This local model is an endpoint object already")
+        _refuse_context(
+            context_tokens, "This local model is an endpoint object already: give it to that object"
+        )
         return local
     if isinstance(local, str) and is_address(local):
         local = LocalServer.at(local)
     if isinstance(local, LocalServer):
         if prompt_cache is not None:
             raise ConfigurationError(
-                "prompt_cache is for a model that runs in this program. This one runs in a server, which may have "
+                "prompt_cache is for a model that this program starts. This one runs in a server, which may have "
                 "a cache of its own: leave prompt_cache out."
             )
-        if isolation != "thread":
-            raise ConfigurationError(
-                f"isolation={isolation!r} is for a model that runs in this program. This one runs in a server: leave "
-                "isolation out."
-            )
         _refuse_runtime(runtime, "This one runs in a server")
+        _refuse_context(
+            context_tokens,
+            "This one runs in a server, which has its own: set it there, or say what it has with "
+            "LocalServer(context_tokens=...)",
+        )
         return local.endpoint()
     own = model_endpoint(
-        local, runtime=runtime, isolation=isolation, prompt_cache=prompt_cache, drafts=drafts
+        local, runtime=runtime, prompt_cache=prompt_cache, drafts=drafts, context_tokens=context_tokens
     )
     return attaching(own, attach, drafts=drafts)
 
@@ -370,4 +374,11 @@ def _refuse_runtime(runtime: Runtime, why: str) -> None:
     if runtime != "auto":
         raise ConfigurationError(
             f"runtime={runtime!r} is for a model that local=... names by its name or file. {why}: leave runtime out."
+        )
+
+
+def _refuse_context(context_tokens: int | None, why: str) -> None:
+    if context_tokens is not None:
+        raise ConfigurationError(
+            f"context_tokens is for a model that local=... names by its name or file. {why}."
         )

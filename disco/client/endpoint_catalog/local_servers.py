@@ -60,7 +60,7 @@ class LocalServer:
     context_tokens: int | None = None
     parameters: int | None = None
     at_once: int | None = None
-    max_queue: int = 16
+    max_queue: int = 256
     logp: bool | None = None
     name: str | None = None
     http_client: httpx2.AsyncClient | None = field(default=None, repr=False)

@@ -1,44 +1,18 @@
-"""What runs a local model that is named by a name or a file: llama.cpp in this program, or its prebuilt server."""
+"""The endpoint of a local model that is named by a name or a file: a host process, which this program starts."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
+from disco.endpoints.runtimes import Runtime, chosen_program
 from disco.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from disco.endpoints.llamacpp import LlamaCppEndpoint
-    from disco.endpoints.prebuilt import PrebuiltEndpoint
+    from disco.endpoints.host import HostEndpoint
     from disco.endpoints.saved_prompts import PromptCache
 
-__all__ = ["Runtime", "chosen_runtime", "is_installed", "model_endpoint"]
-
-Runtime = Literal["auto", "compiled", "prebuilt"]
-"""`AsyncDisco(runtime=...)`. "compiled": llama-cpp-python, which is compiled when it is installed. "prebuilt": a
-llama-server out of the wheel xllamacpp, as a child process. "auto": the compiled one where it is installed, else the
-prebuilt one."""
-
-_PACKAGES = {"compiled": "llama_cpp", "prebuilt": "xllamacpp"}
-
-
-def is_installed(runtime: Literal["compiled", "prebuilt"]) -> bool:
-    """Return whether the package of a runtime can be imported."""
-    return importlib.util.find_spec(_PACKAGES[runtime]) is not None
-
-
-def chosen_runtime(runtime: Runtime) -> Literal["compiled", "prebuilt"]:
-    """Return the runtime that is meant; where neither is installed, the one whose error names both.
-
-    Raises:
-        ConfigurationError: there is no such runtime.
-    """
-    if runtime not in get_args(Runtime):
-        raise ConfigurationError(f'runtime must be "auto", "compiled" or "prebuilt", not {runtime!r}.')
-    if runtime != "auto":
-        return runtime
-    return "prebuilt" if is_installed("prebuilt") and not is_installed("compiled") else "compiled"
+__all__ = ["model_endpoint"]
 
 
 def model_endpoint(
@@ -46,36 +20,30 @@ def model_endpoint(
     *,
     runtime: Runtime = "auto",
     name: str = "device",
-    isolation: Literal["thread", "process"] = "thread",
     prompt_cache: PromptCache | None = None,
     drafts: bool = False,
     **sizes: Any,
-) -> LlamaCppEndpoint | PrebuiltEndpoint:
-    """Make the endpoint of a model that this program runs; nothing is loaded.
+) -> HostEndpoint:
+    """Make the endpoint of a model that this program starts; nothing is loaded.
 
     Args:
         model: a name, the path of a GGUF file, or "hf:owner/repo/file.gguf".
         runtime: what runs it.
         name: the endpoint's name in records.
-        isolation: of the compiled runtime; the prebuilt one is always a process of its own.
-        prompt_cache: of the compiled runtime.
-        drafts: whether it is to draft for a server that verifies.
-        sizes: `context_tokens`, `threads`; see the endpoints.
+        prompt_cache: of the engine.
+        drafts: whether it is to draft for a server that verifies, which only the engine can.
+        sizes: `context_tokens`, `threads`; see the endpoint.
 
     Raises:
-        ConfigurationError: the prebuilt runtime is chosen for what only the compiled one can do, or an option is out of
-            range.
+        ConfigurationError: llama-server is chosen for what only the engine can do, or an option is out of range.
     """
-    if chosen_runtime(runtime) == "prebuilt":
-        from disco.endpoints.prebuilt import PrebuiltEndpoint  # noqa: PLC0415 - only if it is used
+    program = chosen_program(runtime)
+    for given, what in ((prompt_cache is not None, "prompt_cache"), (drafts, "speculate")):
+        if given and program != "engine":
+            raise ConfigurationError(
+                f'{what} needs disco\'s own engine, which is not what runs here: pip install "disco-llm[local]" and '
+                f'leave runtime="llama-server" out, or leave {what} out.'
+            )
+    from disco.endpoints.host import HostEndpoint  # noqa: PLC0415 - only if it is used
 
-        for given, what in ((prompt_cache is not None, "prompt_cache"), (drafts, "speculate")):
-            if given:
-                raise ConfigurationError(
-                    f"{what} needs llama-cpp-python, which the prebuilt runtime does without: pip install "
-                    f'"disco-llm[local]", or leave {what} out.'
-                )
-        return PrebuiltEndpoint(model=model, name=name, **sizes)
-    from disco.endpoints.llamacpp import LlamaCppEndpoint  # noqa: PLC0415 - only if it is used
-
-    return LlamaCppEndpoint(model=model, name=name, isolation=isolation, prompt_cache=prompt_cache, **sizes)
+    return HostEndpoint(model=model, name=name, runtime=program, prompt_cache=prompt_cache, **sizes)

@@ -40,7 +40,8 @@ class Split:
             adapter in `device`, nothing is drafted.
         max_window: most drafted tokens of a round.
         branches: tokens behind which is drafted ahead while a draft is verified; 0: none.
-        context_tokens: prompt and answer together; None: what the model was trained with, at most 4,096.
+        context_tokens: prompt and answer together; None: what the model was trained with, as far as the free
+            memory allows.
         threads: of the device's part.
         slots: answers whose caches are kept at the same time.
         name: its name in route records; by default "tier-1", "tier-2", ... in their order.

@@ -14,7 +14,7 @@ from typing import Any
 
 from openai.types.responses import ResponseTextDeltaEvent
 
-from disco.client.chat.answer_stream import answer_usage, finish_reason, last_chunk
+from disco.client.chat.answer_ending import finish_reason, last_chunk, session_usage
 from disco.client.live_driver import LiveSession
 from disco.client.responses.responses_request import OWN_ITEM, RESPONSE_ID
 from disco.endpoints.openai_api.call_pieces import whole_arguments
@@ -163,7 +163,7 @@ class ResponsesEncoder:
         if self._status == "incomplete":
             self._base["incomplete_details"] = {"reason": why} if why else None
             self._items[max(self._items)]["status"] = "incomplete"
-        usage = answer_usage(live)
+        usage = session_usage(live)
         self._base["usage"] = {
             "input_tokens": usage.prompt_tokens,
             "input_tokens_details": {

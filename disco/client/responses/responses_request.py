@@ -11,7 +11,7 @@ from typing import Any
 
 from disco.errors import NoEndpointError
 
-__all__ = ["OWN_ITEM", "RESPONSE_ID", "chat_body", "server_body"]
+__all__ = ["OWN_ITEM", "RESPONSE_ID", "chat_body", "server_body", "untranslated"]
 
 RESPONSE_ID = "resp_disco_"
 """The start of the id of every response made here, so that a later reference to the response is recognised."""
@@ -40,7 +40,7 @@ _PARTS = {"input_text": "text", "output_text": "text", "text": "text"}
 
 
 class _NotAChat(Exception):
-    """The request has no counterpart in a chat: only the server can answer it."""
+    """The request has no counterpart in a chat: only the server can answer it. Its argument: the field's name."""
 
 
 def chat_body(body: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -59,6 +59,15 @@ def chat_body(body: Mapping[str, Any]) -> dict[str, Any] | None:
         return _chat_body(body)
     except _NotAChat:
         return None
+
+
+def untranslated(body: Mapping[str, Any]) -> str | None:
+    """Return the field by which a request has no counterpart in a chat; None: it has one."""
+    try:
+        _chat_body(body)
+    except _NotAChat as error:
+        return str(error)
+    return None
 
 
 def server_body(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,29 +89,38 @@ def _for_server(item: Any) -> Any:
 
 
 def _chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
-    chat: dict[str, Any] = {"messages": _messages(body.get("instructions"), body.get("input"))}
-    for name, value in body.items():
-        if name in ("instructions", "input", "stream_options") or value is None:
-            continue
-        if name in _SAME:
-            chat[name] = value
-        elif name == "max_output_tokens":
-            chat["max_completion_tokens"] = value
-        elif name == "reasoning" and isinstance(value, Mapping) and set(value) <= {"effort", "summary"}:
-            if value.get("effort") is not None:
-                chat["reasoning_effort"] = value["effort"]
-        elif name == "text" and isinstance(value, Mapping):
-            chat.update(_text(value))
-        elif name == "tools" and isinstance(value, Sequence):
-            if value:
-                chat["tools"] = [_tool(tool) for tool in value]
-        elif name == "tool_choice":
-            chat["tool_choice"] = _tool_choice(value)
-        elif value not in _HARMLESS.get(name, ()):
-            raise _NotAChat
+    chat: dict[str, Any] = {}
+    name = "input"
+    try:
+        chat["messages"] = _messages(body.get("instructions"), body.get("input"))
+        for name, value in body.items():
+            if name not in ("instructions", "input", "stream_options") and value is not None:
+                _translate(name, value, chat)
+    except _NotAChat:
+        raise _NotAChat(name) from None
     if body.get("top_logprobs") or body.get("include") == ["message.output_text.logprobs"]:
         chat["logprobs"] = True
     return chat
+
+
+def _translate(name: str, value: Any, chat: dict[str, Any]) -> None:
+    """Add to a chat what a field of a response asks for."""
+    if name in _SAME:
+        chat[name] = value
+    elif name == "max_output_tokens":
+        chat["max_completion_tokens"] = value
+    elif name == "reasoning" and isinstance(value, Mapping) and set(value) <= {"effort", "summary"}:
+        if value.get("effort") is not None:
+            chat["reasoning_effort"] = value["effort"]
+    elif name == "text" and isinstance(value, Mapping):
+        chat.update(_text(value))
+    elif name == "tools" and isinstance(value, Sequence):
+        if value:
+            chat["tools"] = [_tool(tool) for tool in value]
+    elif name == "tool_choice":
+        chat["tool_choice"] = _tool_choice(value)
+    elif value not in _HARMLESS.get(name, ()):
+        raise _NotAChat
 
 
 def _messages(instructions: object, given: object) -> list[dict[str, Any]]:

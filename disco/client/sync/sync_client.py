@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from disco.client.endpoint_catalog.backups import Backup
     from disco.client.endpoint_catalog.local_servers import LocalServer
     from disco.client.endpoint_catalog.plugged import Plugin
-    from disco.client.endpoint_catalog.runtimes import Runtime
     from disco.client.endpoint_catalog.splits import Split
     from disco.client.endpoint_catalog.tiers import Tier
     from disco.client.power_watch import PowerSource
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from disco.endpoints.continuation import Continuation
     from disco.endpoints.contract import Endpoint
     from disco.endpoints.redaction import Redact
+    from disco.endpoints.runtimes import Runtime
     from disco.endpoints.saved_prompts import PromptCache
     from disco.judging import HistoryStore
     from disco.profiles import DeviceProfile, ServerProfile
@@ -209,9 +209,9 @@ class Disco(SyncRouting, OpenAI):
     inside notebooks. Close the client (or use `with`) to stop its answers and free the local model.
 
     Args:
-        local, isolation, runtime, preset, policy, continuation, device_profile, server_profile, price, tiers, backups,
-            budget, histories, state, prompt_cache, timeouts, default_options, redact, speculate, power, shadow, attach:
-            as for `AsyncDisco`.
+        local, runtime, context_tokens, preset, policy, continuation, device_profile, server_profile, price, tiers,
+            backups, budget, histories, state, prompt_cache, timeouts, default_options, redact, speculate, power,
+            shadow, attach: as for `AsyncDisco`.
         on_route: as for `AsyncDisco`; called in the thread that made the answer.
         api_key, base_url, organization, project, timeout, default_headers, default_query: as for `OpenAI`.
         max_retries: as for `AsyncDisco`.
@@ -226,8 +226,8 @@ class Disco(SyncRouting, OpenAI):
         self,
         *,
         local: str | os.PathLike[str] | Endpoint | LocalServer | Plugin | None = None,
-        isolation: Literal["thread", "process"] = "thread",
         runtime: Runtime = "auto",
+        context_tokens: int | None = None,
         preset: PresetChoice = DEFAULT_PRESET,
         policy: PresetChoice | None = None,
         continuation: str | Continuation = "auto",
@@ -262,8 +262,8 @@ class Disco(SyncRouting, OpenAI):
     ) -> None:
         own = ClientSettings(
             local=local,
-            isolation=isolation,
             runtime=runtime,
+            context_tokens=context_tokens,
             preset=preset,
             policy=policy,
             continuation=continuation,

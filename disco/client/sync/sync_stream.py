@@ -19,7 +19,7 @@ from disco.client.sync.portal import Portal
 from disco.events import Delta
 
 if TYPE_CHECKING:
-    from disco.client.live_driver import LiveSession
+    from disco.client.chat.answer_stream import Answer
     from disco.session.records.answer_progress import AnswerProgress
     from disco.session.records.assist_record import AssistState
     from disco.session.records.route_record import RouteRecord
@@ -157,7 +157,7 @@ class FetchedBytes(httpx2.SyncByteStream):
         self._portal = portal
 
     @property
-    def live(self) -> LiveSession:
+    def live(self) -> Answer:
         """See `EventStream.live`."""
         return self._stream.live
 

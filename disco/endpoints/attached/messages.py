@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict, fields
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import openai
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from disco.endpoints.contract import Event
 from disco.errors import (
+    BusyError,
     ConfigurationError,
     ContextLengthError,
     EndpointFailure,
@@ -26,7 +27,7 @@ from disco.errors import (
     NoEndpointError,
 )
 from disco.events import Delta, DeltaKind, Ended, Progress, Started, ToolCallDelta, Usage
-from disco.request import MOST_CLASSES, Prefix, Request
+from disco.request import Prefix, Request
 
 __all__ = ["ANSWERS", "HELLO", "Order", "event_line", "failure_line", "order_of", "read_line"]
 
@@ -37,27 +38,14 @@ ANSWERS: Final = "/v1/disco/device/answers"
 _ERRORS: dict[str, Callable[[str], Exception]] = {
     error.__name__: error
     for error in (
-        *(ConfigurationError, ContextLengthError, IncompleteAnswerError, LocalModelError, ModelFileError),
+        *(BusyError, ConfigurationError, ContextLengthError, IncompleteAnswerError, LocalModelError),
+        ModelFileError,
     )
 }
 
 
-class _Prefix(BaseModel):
-    """The fields of `request.Prefix`."""
-
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
-
-    text: str = ""
-    tokens: Annotated[int, Field(ge=0)] = 0
-    ids: tuple[int, ...] | None = None
-    vocabulary: str | None = None
-    withheld: str = ""
-    ends_in_word: bool = False
-    asked_again: bool = False
-
-
 class Order(BaseModel):
-    """What an attached program asks for: `Endpoint.open`, as data.
+    """What an attached program asks for: `Endpoint.open`, as data, which the server checks (`checked_order`).
 
     Attributes:
         messages, params, classes, cap: those of the request.
@@ -70,18 +58,10 @@ class Order(BaseModel):
     version: Literal[1] = 1
     messages: list[dict[str, Any]]
     params: dict[str, Any] = {}
-    classes: Annotated[list[str], Field(max_length=MOST_CLASSES)] = []
-    cap: Annotated[int, Field(gt=0)] | None = None
-    prefix: _Prefix = _Prefix()
-    wants: Annotated[list[str], Field(max_length=16)] = []
-
-    def request(self) -> Request:
-        """Return the request, which names no model: there is one."""
-        return Request(self.messages, model="", params=self.params, classes=tuple(self.classes), cap=self.cap)
-
-    def answer_so_far(self) -> Prefix:
-        """Return the prefix."""
-        return Prefix(**{name: getattr(self.prefix, name) for name in type(self.prefix).model_fields})
+    classes: list[Any] = []
+    cap: int | None = None
+    prefix: dict[str, Any] = {}
+    wants: list[Any] = []
 
 
 def order_of(request: Request, prefix: Prefix, wants: frozenset[str]) -> bytes:

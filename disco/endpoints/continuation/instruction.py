@@ -12,7 +12,7 @@ import math
 import re
 from dataclasses import replace
 
-from disco.endpoints.continuation.methods import Call, chat_body, stop_texts
+from disco.endpoints.continuation.methods import Call, chat_body
 from disco.endpoints.continuation.rendering import CannotContinueError
 from disco.endpoints.continuation.seam import Seam, SeamMismatchError
 from disco.events import SeamReport
@@ -53,7 +53,7 @@ def instructed_call(request: Request, prefix: Prefix) -> Call:
         raise CannotContinueError("there are no words to repeat")
     start = quoted_from(sent, again=prefix.asked_again)
     quoted = sent[start:]
-    if any(stop and stop in prefix.text[start:] for stop in stop_texts(request)):
+    if any(stop in prefix.text[start:] for stop in request.stops):
         raise CannotContinueError("a stop sequence occurs in the words that would be repeated")
     messages += [
         {"role": "assistant", "content": sent},

@@ -8,9 +8,13 @@ continue.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
+
+from anyio import CapacityLimiter, to_thread
 
 from disco.endpoints.continuation.rendering import CannotContinueError, marker_in, render_prefix
 from disco.endpoints.gguf_header import read_chat_template
@@ -28,8 +32,8 @@ __all__ = [
     "completions_body",
     "completions_call",
     "continue_call",
+    "rendered_call",
     "responses_call",
-    "stop_texts",
     "used_up",
 ]
 
@@ -220,8 +224,33 @@ _COMPLETIONS_PARAMS = (
 _MAX_STOPS = 4  # OpenAI's limit, which several servers share
 
 
-def completions_call(
+async def rendered_call(
     request: Request, prefix: Prefix, continuation: Continuation, *, head: str | None = None
+) -> Call:
+    """Do the same as `completions_call`, and render in a thread, which ends with its caller: it may take seconds."""
+    if head is not None:
+        return completions_call(request, prefix, continuation, head=head)
+    is_left = threading.Event()
+
+    def check() -> None:
+        if is_left.is_set():
+            raise CannotContinueError("nobody waits for it")
+
+    make = partial(completions_call, request, prefix, continuation, check=check)
+    try:
+        # A limiter of its own: a reader waits for this call, and anyio's shared threads may all be busy.
+        return await to_thread.run_sync(make, abandon_on_cancel=True, limiter=CapacityLimiter(1))
+    finally:
+        is_left.set()
+
+
+def completions_call(
+    request: Request,
+    prefix: Prefix,
+    continuation: Continuation,
+    *,
+    head: str | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> Call:
     """Return the `/completions` request that continues `prefix.sent` (not empty).
 
@@ -230,12 +259,13 @@ def completions_call(
         prefix: the text to continue.
         continuation: its template renders the prompt, unless the server did.
         head: the prompt up to the assistant's turn, where the server rendered it.
+        check: see `render_prefix`.
 
     Raises:
         CannotContinueError: see `render_prefix`.
         ModelFileError: the template's GGUF file cannot be read.
     """
-    stops = stop_texts(request)
+    stops = list(request.stops)
     if head is None:
         template = continuation.template_source()
         if template is None:
@@ -248,6 +278,7 @@ def completions_call(
             eos_token=continuation.eos_token,
             tools=request.params.get("tools") or None,
             extra=_template_variables(request),
+            check=check,
         )
         prompt, end_of_turn = rendered.text, rendered.end_of_turn
         # A server stops at its own end token; a server whose model ends a turn with another token prints that token.
@@ -315,14 +346,6 @@ def _lower_limit(body: dict[str, Any], request: Request, prefix: Prefix, again_t
     for name in ("max_completion_tokens", "max_tokens"):
         if body.get(name) is not None:
             body[name] = left
-
-
-def stop_texts(request: Request) -> list[str]:
-    """Return the texts at which the request's answer stops."""
-    stop = request.params.get("stop")
-    if isinstance(stop, str):
-        return [stop]
-    return [s for s in stop if isinstance(s, str)] if isinstance(stop, Sequence) else []
 
 
 def _template_variables(request: Request) -> Mapping[str, Any]:

@@ -72,9 +72,11 @@ async def proved_vocabulary(client: openai.AsyncOpenAI, path: str | Path) -> str
 
 def _known(path: Path) -> tuple[str, list[str]] | None:
     try:
+        if not path.is_file():  # a server has named it: what it names may be a pipe, which would not end
+            return None
         fingerprint = read_header(path).vocabulary
         tokens = [token.decode("utf-8", "replace") for token in read_tokens(path)]
-    except (GgufError, OSError):
+    except (GgufError, OSError, ValueError):  # ValueError: a null byte in the path
         return None
     return None if fingerprint is None or not tokens else (fingerprint, tokens)
 

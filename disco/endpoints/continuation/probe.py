@@ -21,8 +21,8 @@ from disco.endpoints.continuation.methods import (
     Call,
     Continuation,
     Method,
-    completions_call,
     continue_call,
+    rendered_call,
 )
 from disco.endpoints.continuation.rendering import CannotContinueError
 from disco.errors import ModelFileError
@@ -190,7 +190,7 @@ async def _try(
     try:
         if continuation.method == "completions":
             head = await rendered_head(client, request) if continuation.server_renders else None
-            call = completions_call(request, prefix, continuation, head=head)
+            call = await rendered_call(request, prefix, continuation, head=head)
         else:
             call = continue_call(request, prefix, continuation)
         text, used = await read(call.path, await _posted(client, call, meter))

@@ -6,18 +6,19 @@ The rendered prompt is checked: it must end with exactly the text that was sent.
   recognised, so an answer that contains one of the template's own markers (`<|im_end|>`, ...) is refused.
   The same markers in the conversation's earlier messages are treated as the server's chat endpoint treats
   them, which mostly recognises them too.
+- Up to three renderings are needed. Together they may take as long as one.
 - No BOS is written unless `bos_token` is given: completions endpoints add it themselves.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
-from disco.endpoints.chat_template import ChatTemplate, TemplateLimitError
+from disco.endpoints.chat_template import Allowance, ChatTemplate, TemplateLimitError
 
 __all__ = ["CannotContinueError", "RenderedPrompt", "marker_in", "render_prefix"]
 
@@ -53,8 +54,9 @@ def render_prefix(
     eos_token: str = "",
     tools: Sequence[Any] | None = None,
     extra: Mapping[str, Any] | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> RenderedPrompt:
-    """Render `messages` and `sent`, the beginning of the answer to them.
+    """Render `messages` and `sent`, the beginning of the answer to them; may take seconds of processor time.
 
     Args:
         template: the model's chat template (Jinja source).
@@ -64,6 +66,7 @@ def render_prefix(
         eos_token: value of the template's variable of this name.
         tools: the request's.
         extra: further variables of the template (`chat_template_kwargs`).
+        check: called throughout; raises to stop the rendering, which then counts as refused.
 
     Raises:
         CannotContinueError: the template is not valid, refuses the conversation, takes too much time or memory,
@@ -75,12 +78,23 @@ def render_prefix(
             f"the answer contains {found!r}, which the model would read as control token"
         )
     compiled = _compiled(template, bos_token, eos_token)
+    render = partial(compiled.render, tools=tools, extra=extra, check=check, allowance=Allowance())
+
+    def rendered(turns: Sequence[Mapping[str, Any]], *, opens_turn: bool) -> str:
+        try:
+            return render(turns, opens_turn=opens_turn)
+        except TemplateLimitError as error:
+            raise CannotContinueError(f"the chat template was stopped: {error}") from error
+        except Exception as error:  # noqa: BLE001 - a template can raise anything
+            # The message may quote the conversation; its type does not.
+            raise CannotContinueError(
+                f"the chat template refused the conversation ({type(error).__name__})"
+            ) from None
 
     def written(answer: str) -> str:
-        turn = {"role": "assistant", "content": answer}
-        return _render(compiled, [*messages, turn], tools, extra, opens_turn=False)
+        return rendered([*messages, {"role": "assistant", "content": answer}], opens_turn=False)
 
-    head = _render(compiled, messages, tools, extra, opens_turn=True)
+    head = rendered(messages, opens_turn=True)
     closed = written(_SENTINEL)
     if closed.startswith(head + _SENTINEL):
         # Both turns open the same way: nothing is written between the header and the answer.
@@ -100,25 +114,6 @@ def marker_in(template: str, text: str) -> str | None:
 @lru_cache(maxsize=32)
 def _markers(template: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_MARKER.findall(template)))
-
-
-def _render(
-    compiled: ChatTemplate,
-    messages: Sequence[Mapping[str, Any]],
-    tools: Sequence[Any] | None,
-    extra: Mapping[str, Any] | None,
-    *,
-    opens_turn: bool,
-) -> str:
-    try:
-        return compiled.render(messages, tools, opens_turn=opens_turn, extra=extra)
-    except TemplateLimitError as error:
-        raise CannotContinueError(f"the chat template was stopped: {error}") from error
-    except Exception as error:  # noqa: BLE001 - a template can raise anything
-        # The message may quote the conversation; its type does not.
-        raise CannotContinueError(
-            f"the chat template refused the conversation ({type(error).__name__})"
-        ) from None
 
 
 @lru_cache(maxsize=32)

@@ -9,12 +9,13 @@ more.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
 from urllib.parse import unquote
 
-__all__ = ["MAX_INTEGER", "REMEDY", "SchemaError", "prepared_schema"]
+__all__ = ["MAX_INTEGER", "REMEDY", "SchemaError", "check_for_llama_server", "prepared_schema"]
 
 MAX_INTEGER = 2**53 - 1
 """Integers and bounds lie within plus and minus this: JSON readers round larger integers."""
@@ -30,6 +31,12 @@ _MAX_STEPS = 10_000  # the sum of the digits of every `multipleOf`, read as whol
 _MAX_CONJUNCTION = (
     12  # patterns that one string may have to match at once: each one doubles llguidance's work
 )
+
+# Limits on a schema for llama-server. It keeps every way in which a text may go on, and looks at each for every token
+# of the vocabulary: 8 ms of a core for each way and token with 49,152 tokens, and all other answers wait for it.
+_MAX_WAYS = 250
+_MAX_EMPTY_PARTS = 20  # of a pattern; with 100 (`a?` a hundred times) one token takes more than 30 s
+_MAX_PATTERN = 10_000  # characters that a pattern matches one by one, repetitions in groups counted
 
 _MAPS = frozenset({"properties", "patternProperties"})
 _LISTS = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
@@ -107,6 +114,24 @@ def prepared_schema(
 
 def _too_much(has: int, most: int, what: str) -> SchemaError:
     return SchemaError(f"it has {has:,} or more {what}, and at most {most:,} are kept to; {REMEDY}")
+
+
+def _part(document: Mapping[str, Any], ref: str) -> Any:
+    """Return the part of a schema that a `$ref` ("#/...") points to.
+
+    Raises:
+        SchemaError: there is none.
+    """
+    found: Any = document
+    for step in unquote(ref[1:]).split("/")[1:]:
+        key = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, Mapping) and key in found:
+            found = found[key]
+        elif isinstance(found, list) and key.isdecimal() and len(key) < 10 and int(key) < len(found):
+            found = found[int(key)]
+        else:
+            raise SchemaError("a $ref points to a part that does not exist")
+    return found
 
 
 class _Reader:
@@ -193,16 +218,7 @@ class _Reader:
         return f"#/$defs/{self._names[ref]}"
 
     def _target(self, ref: str) -> Any:
-        found: Any = self._document
-        for step in unquote(ref[1:]).split("/")[1:]:
-            key = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, Mapping) and key in found:
-                found = found[key]
-            elif isinstance(found, list) and key.isdigit() and int(key) < len(found):
-                found = found[int(key)]
-            else:
-                raise SchemaError("a $ref points to a part that does not exist")
-        return found
+        return _part(self._document, ref)
 
     # One schema, whose parts are already read
 
@@ -307,3 +323,133 @@ class _Reader:
         listed = "properties" in found and "patternProperties" not in found
         if listed and "additionalProperties" not in found and set(required) <= properties.keys():
             self._closable.append(found)
+
+
+# llama-server
+
+
+def check_for_llama_server(schema: Mapping[str, Any]) -> None:
+    """Refuse a schema that llama-server, which has no such limit, would take too long to keep to.
+
+    Raises:
+        SchemaError: the schema is too large.
+    """
+    try:
+        characters = len(json.dumps(schema, ensure_ascii=False))
+        if characters > _MAX_CHARACTERS:
+            raise _too_much(characters, _MAX_CHARACTERS, "characters")
+        _Ways(schema).of(schema)
+    except (TypeError, ValueError) as exc:
+        if isinstance(exc, SchemaError):
+            raise
+        raise SchemaError("it holds a value that JSON cannot represent") from exc
+    except RecursionError:
+        raise SchemaError("it is nested too deeply") from None
+
+
+class _Ways:
+    """Counts the ways in which a text may go on at the same time, at most. Mutable: `_known`, `_read`."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self._document = document
+        self._known: dict[str, int] = {}  # by `$ref`
+        self._read = 0
+
+    def of(self, schema: Any, depth: int = 0) -> int:
+        """Return how many there are in a part of the schema.
+
+        Raises:
+            SchemaError: more than are kept to.
+        """
+        self._read += 1
+        if self._read > _MAX_SUBSCHEMAS:
+            raise _too_much(self._read, _MAX_SUBSCHEMAS, "subschemas")
+        if depth > _MAX_DEPTH:
+            raise SchemaError("it is nested too deeply")
+        if not isinstance(schema, Mapping):
+            return 1
+        ways = self._own(schema)
+        for keyword, value in schema.items():
+            if keyword in _MAPS and isinstance(value, Mapping):
+                # One property is written behind the other, so the ways of one are over where those of the next begin.
+                ways = max(ways, *(self.of(one, depth + 1) for one in value.values()), 1)
+            elif keyword in _SINGLE or keyword in ("items", "prefixItems"):
+                parts = value if isinstance(value, list) else [value]
+                ways = max(ways, *(self.of(one, depth + 1) for one in parts), 1)
+        for keyword in ("anyOf", "oneOf", "allOf"):
+            if isinstance(branches := schema.get(keyword), list):
+                ways += sum(self.of(one, depth + 1) for one in branches)
+        if isinstance(ref := schema.get("$ref"), str):
+            ways += self._of_target(ref, depth)
+        if ways > _MAX_WAYS:
+            raise _too_much(ways, _MAX_WAYS, "values, names or parts to choose between")
+        return ways
+
+    def _own(self, schema: Mapping[str, Any]) -> int:
+        listed, kinds = schema.get("enum"), schema.get("type")
+        ways = max(len(one) if isinstance(one, list) else 1 for one in (listed, kinds))
+        properties, required = schema.get("properties"), schema.get("required")
+        if isinstance(properties, Mapping):
+            names = (
+                {name for name in required if isinstance(name, str)} if isinstance(required, list) else set()
+            )
+            ways = max(ways, len(properties.keys() - names) + 1)
+        if isinstance(pattern := schema.get("pattern"), str):
+            ways = max(ways, _ways_of_pattern(pattern))
+        return ways
+
+    def _of_target(self, ref: str, depth: int) -> int:
+        if ref not in self._known:
+            self._known[ref] = 1  # where it refers to itself
+            try:
+                target = _part(self._document, ref) if ref.startswith("#") else True
+            except SchemaError:
+                target = True  # llama-server says what is wrong with it
+            self._known[ref] = self.of(target, depth + 1)
+        return self._known[ref]
+
+
+_PARTS = re.compile(
+    r"(?P<atom>\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[^()|*+?{}])|(?P<open>\()|(?P<close>\))|(?P<other>\|)"
+    r"|(?P<times>[*+?]|\{(?P<least>\d{0,9})(?P<range>,(?P<most>\d{0,9}))?\})",
+    re.DOTALL,
+)
+
+
+def _ways_of_pattern(pattern: str) -> int:
+    """Return how many alternatives a pattern has.
+
+    Raises:
+        SchemaError: it is too long once its repetitions are written out, or too much of it may be left out.
+    """
+    # Of each group that is open: its characters, and its parts that may be empty; and the same of its last part.
+    groups, last = [(0, 0)], (0, 0)
+    alternatives = 1
+    for part in _PARTS.finditer(pattern):
+        chars, empty = groups[-1]
+        if part["open"]:
+            groups.append((0, 0))
+        elif part["close"]:
+            if len(groups) > 1:
+                last = groups.pop()
+                groups[-1] = (groups[-1][0] + last[0], groups[-1][1] + last[1])
+        elif part["other"]:
+            alternatives += 1
+        elif part["atom"]:
+            last = (1, 0)
+            groups[-1] = (chars + 1, empty)
+        else:
+            least, most = (int(part[name] or 0) for name in ("least", "most"))
+            counted = part["times"].startswith("{")
+            times = max(least, most, 1) if counted else 1
+            may_be_empty = (least == 0) if counted else part["times"] != "+"
+            # llama.cpp counts the repetitions of a single character, and writes those of a group out.
+            written = times if last != (1, 0) else 1
+            more = last[0] * (written - 1), last[1] * (times - 1) + may_be_empty
+            last = last[0] + more[0], last[1] + more[1]
+            groups[-1] = chars + more[0], empty + more[1]
+        if groups[-1][0] > _MAX_PATTERN:
+            raise _too_much(groups[-1][0], _MAX_PATTERN, "characters in a pattern")
+        if groups[-1][1] > _MAX_EMPTY_PARTS:
+            raise _too_much(groups[-1][1], _MAX_EMPTY_PARTS, "parts in a pattern that may be left out")
+    return alternatives

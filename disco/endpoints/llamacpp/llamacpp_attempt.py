@@ -12,18 +12,17 @@ import anyio
 from anyio import to_thread
 
 from disco.endpoints.contract import Attempt, Event, seam_behind
-from disco.endpoints.llamacpp.model.native import Aborted
+from disco.endpoints.llamacpp.batching.engine import Engine
+from disco.endpoints.llamacpp.model.stop_flag import Aborted
 from disco.endpoints.llamacpp.output.generation import Generation
 from disco.endpoints.llamacpp.output.label_scoring import LabelScoring
 from disco.endpoints.llamacpp.output.prompt_job import PromptJob
-from disco.endpoints.llamacpp.prompting.prompt_tokens import Renderer
 from disco.endpoints.llamacpp.prompting.template_messages import plain_messages
 from disco.endpoints.llamacpp.refusals import unserved
 from disco.endpoints.llamacpp.request_params import Sampling, needs_compiling, read_params
 from disco.endpoints.llamacpp.runtime.thread_mailbox import Mailbox
-from disco.endpoints.llamacpp.runtime.worker import ModelWorker
 from disco.errors import EndpointFailure, FailureKind, NoEndpointError
-from disco.events import Delta, Ended, Parked, Progress, SeamReport, Started, Usage
+from disco.events import Delta, Ended, Parked, Progress, SeamReport, Started, Traffic, Usage
 from disco.request import Prefix, Request, check_classes
 
 __all__ = ["STOP_WITHIN_S", "LlamaCppAttempt"]
@@ -48,17 +47,17 @@ class LlamaCppAttempt(Attempt):
         request: Request,
         prefix: Prefix,
         *,
-        worker: ModelWorker,
-        renderer: Callable[[], Renderer],
+        engine: Engine,
         name: str,
         wants: frozenset[str] = frozenset(),
+        passed: Callable[[], Traffic] = Traffic,
     ) -> None:
         self._request = request
         self._prefix = prefix
-        self._worker = worker
-        self._renderer = renderer
+        self._engine = engine
         self._name = name
         self._wants = wants
+        self._passed, self._passed_before = passed, passed()
         self._mail: Mailbox | None = None
         self._job: PromptJob | None = None
         self._ready: deque[Delta | Started | Progress | Parked | Ended | EndpointFailure] = deque()
@@ -155,14 +154,14 @@ class LlamaCppAttempt(Attempt):
         if self._request.classes and "label_scores" in self._wants and not self._prefix:
             self._check_scorable(sampling)
             classes = self._request.classes
-            job = LabelScoring(mail, messages, classes, renderer=self._renderer, name=self._name)
+            job = LabelScoring(mail, messages, classes, renderer=self._engine.renderer, name=self._name)
         else:
             job = Generation(
                 mail,
                 messages,
                 self._prefix,
                 sampling,
-                renderer=self._renderer,
+                renderer=self._engine.renderer,
                 name=self._name,
                 wants=self._wants,
                 known_bytes=self._known_bytes(),
@@ -171,7 +170,7 @@ class LlamaCppAttempt(Attempt):
         if "progress" in self._wants:
             job.on_progress = mail.put
         job.park = self._mode != "write"
-        self._worker.submit(job)
+        self._engine.submit(job)
         if self._job is not None:
             self._earlier.append(self._job.usage)
             self._progress = self.progress
@@ -233,7 +232,7 @@ class LlamaCppAttempt(Attempt):
     def _stop(self) -> None:
         self._over = True
         if self._job is not None:
-            self._worker.cancel(self._job)
+            self._engine.cancel(self._job)
         self._wake()
 
     def _wake(self) -> None:
@@ -272,6 +271,11 @@ class LlamaCppAttempt(Attempt):
         return self._progress if self._job is None else self._job.progress or self._progress
 
     @property
+    def traffic(self) -> Traffic:
+        now, before = self._passed(), self._passed_before
+        return Traffic(now.bytes_up - before.bytes_up, now.bytes_down - before.bytes_down)
+
+    @property
     def seam(self) -> SeamReport | None:
         return seam_behind(self._prefix, self._text_chars)
 
@@ -284,13 +288,13 @@ class LlamaCppAttempt(Attempt):
     def pause(self) -> bool:
         if self._over or self._mode != "write" or not isinstance(self._job, Generation):
             return False
-        self._worker.pause(self._job)
+        self._engine.pause(self._job)
         return True
 
     def resume(self) -> bool:
         if self._over or self._job is None or not self._job.paused:
             return False
-        self._worker.pause(self._job, paused=False)
+        self._engine.pause(self._job, paused=False)
         return True
 
     def _turn(self, mode: Literal["park", "follow"]) -> bool:
@@ -298,7 +302,7 @@ class LlamaCppAttempt(Attempt):
             return False
         self._mode = mode
         if self._job is not None:
-            self._worker.park(self._job)
+            self._engine.park(self._job)
         self._wake()
         return True
 

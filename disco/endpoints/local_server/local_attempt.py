@@ -46,6 +46,7 @@ class LocalServerAttempt(Attempt):
         self._turn: Turn | None = None
         self._inner: Attempt | None = None
         self._cached_share = 0.0
+        self._asked_at: float | None = None  # on the event loop's clock
         self._beginning = anyio.CancelScope()  # lets `aclose` end the wait
         self._idle: anyio.Event | None = None  # set when the wait ends; None before the wait
         self._closed = False
@@ -82,6 +83,7 @@ class LocalServerAttempt(Attempt):
                 self._turn = self._turns.join()
                 await self._turn.wait()
                 self._inner, self._cached_share = await self._begin()
+                self._asked_at = anyio.current_time()
         finally:
             self._idle.set()
         if self._inner is not None and not self._closed:
@@ -117,6 +119,13 @@ class LocalServerAttempt(Attempt):
     @property
     def seam(self) -> SeamReport | None:
         return None if self._inner is None else self._inner.seam
+
+    @property
+    def unanswered_s(self) -> float:
+        """How long the attempt has waited for the first byte from its server, s; 0 where one has come."""
+        if self._asked_at is None or self._inner is None or self._inner.traffic.bytes_down:
+            return 0.0
+        return anyio.current_time() - self._asked_at
 
     def _release(self) -> None:
         self._over = True

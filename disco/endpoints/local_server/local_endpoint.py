@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any, Final
 
+import anyio
 import httpx2
 import openai
 
@@ -14,19 +18,48 @@ from disco.endpoints.continuation.prefix_token_ids import proved_vocabulary
 from disco.endpoints.contract import Attempt, Capabilities
 from disco.endpoints.local_server.cache_estimate import PromptCache
 from disco.endpoints.local_server.local_attempt import LocalServerAttempt
-from disco.endpoints.local_server.server_info import About, Kind, ask, the_model, unfit_model
+from disco.endpoints.local_server.model_load import ModelLoad
+from disco.endpoints.local_server.server_info import (
+    TELL_WHAT_IS_LOADED,
+    About,
+    Kind,
+    StillLoadingError,
+    ask,
+    ask_what_is_loaded,
+    the_model,
+    unfit_model,
+)
 from disco.endpoints.local_server.turn_queue import Turns
+from disco.endpoints.local_server.unserved import features_of_server, lacks_of_server, without_what_is_dropped
 from disco.endpoints.openai_api.api_endpoint import OpenAIEndpoint
 from disco.endpoints.openai_api.error_mapping import failure_from
+from disco.endpoints.openai_api.http_transport import estimated_tokens
 from disco.endpoints.openai_api.sdk_client import PlainClient
-from disco.errors import ConfigurationError, EndpointFailure, FailureKind, LocalModelError
+from disco.errors import (
+    ConfigurationError,
+    ContextLengthError,
+    EndpointFailure,
+    FailureKind,
+    LocalModelError,
+    cut,
+)
 from disco.request import Prefix, Request
+from disco.session.cut_prompt import least_tokens
 
 __all__ = ["LocalServerEndpoint"]
 
 # How long these servers keep a model that gets no requests (Ollama's `keep_alive`, LM Studio's idle TTL).
-_KEPT_S: dict[Kind, float] = {"ollama": 300.0, "lmstudio": 3600.0}
-_SHORT = {"max_tokens": 1, "temperature": 0}
+_KEPT_S: Final[dict[Kind, float]] = {"ollama": 300.0, "lmstudio": 3600.0}
+# After an answer or a look, the model is taken to be loaded for so long: another program may have it unloaded.
+_SURE_S: Final = 10.0
+_LOOK_S: Final = 0.25  # limit for what a plan waits for
+_LOOK_AGAIN_S: Final = 10.0  # after a look in vain
+_CONNECT_S: Final = 10.0
+_POLL_S: Final = 0.5  # between two questions to a server that still loads
+# A request that was given up after so long, with nothing answered, may have waited for the model, s.
+_GIVEN_UP_S: Final = 1.0
+_HELLO: Final = [{"role": "user", "content": "Hello"}]
+_SHORT: Final = {"max_tokens": 1, "temperature": 0}
 
 
 class LocalServerEndpoint(OpenAIEndpoint):
@@ -37,8 +70,13 @@ class LocalServerEndpoint(OpenAIEndpoint):
     seconds may close one just when the next request is sent. The connections use no proxy, even if the environment
     sets one, and follow no redirect, so that no request leaves the machine.
 
-    Mutable: `about`, `_stale`, `_used_at`, `_vocabulary`, `_waiting` (attempts that are open), and what the base class
-    has.
+    Loading has a clock of its own (`ModelLoad`). Where the server tells that the model is not loaded, an attempt has it
+    loaded first, and waits for it as for its turn. Where the server does not tell, a request that was given up before
+    anything came is taken for one that waited for the model, which is then loaded in the background; those that follow
+    wait for it.
+
+    Mutable: `about`, `_stale`, `_used_at`, `_looked_at`, `_again_at`, `_vocabulary`, `_waiting` (attempts that are
+    open), and what the base class has.
 
     Args:
         base_url: where the server's API begins; checked by the caller.
@@ -74,7 +112,7 @@ class LocalServerEndpoint(OpenAIEndpoint):
         parameters: int | None = None,
         at_once: int | None = None,
         assumed_at_once: int = 1,
-        max_queue: int = 16,
+        max_queue: int = 256,
         logp: bool | None = None,
         http_client: httpx2.AsyncClient | None = None,
     ) -> None:
@@ -97,8 +135,11 @@ class LocalServerEndpoint(OpenAIEndpoint):
         self._cache = PromptCache(max(1, at_once or 1))
         self._waiting: set[LocalServerAttempt] = set()
         self._stale = False
-        self._used_at: float | None = None
+        # On the clock of `time.monotonic`: the last whole answer, the last time the server told of itself, and from
+        # when on `look` may ask again.
+        self._used_at = self._looked_at = self._again_at = float("-inf")
         self._vocabulary: str | None = None
+        self._load = ModelLoad(self._load_model, name=name)
 
     @property
     def reach(self) -> Reach:
@@ -136,12 +177,17 @@ class LocalServerEndpoint(OpenAIEndpoint):
 
     def capabilities(self, model: str | None = None) -> Capabilities:
         known = super().capabilities(model)
-        about = self.about or About()
-        context = self._context_tokens or about.context_tokens
+        about, since = self.about or About(), self._load.since
+        ready = since is None and self._ready(about)
         return replace(
             known,
-            context_tokens=context,
-            ready=self._ready(about),
+            context_tokens=self._room,
+            features=features_of_server(about),
+            lacks=lacks_of_server(about),
+            ready=ready,
+            loads=about.kind in TELL_WHAT_IS_LOADED or since is not None,
+            loading_s=None if since is None else time.monotonic() - since,
+            load_s=self._load.took_s if ready else None,
             announces=True,
             waiting=self._turns.waiting,
         )
@@ -150,11 +196,20 @@ class LocalServerEndpoint(OpenAIEndpoint):
         del model  # the request's model is for other endpoints
         return self.served_model
 
+    @property
+    def _room(self) -> int | None:
+        """The context that counts: what the user says, but no more than a loaded model has."""
+        about = self.about or About()
+        known = [
+            self._context_tokens,
+            about.context_tokens if about.loaded or not self._context_tokens else None,
+        ]
+        return min((tokens for tokens in known if tokens is not None), default=None)
+
     def _ready(self, about: About) -> bool:
         """Whether the model is in memory; assumed so where the server does not report it."""
-        if self._used_at is not None:
-            return time.monotonic() - self._used_at < _KEPT_S.get(about.kind, float("inf"))
-        return about.loaded is not False
+        unseen_s = time.monotonic() - max(self._used_at, self._looked_at)
+        return about.loaded is not False and unseen_s <= _KEPT_S.get(about.kind, float("inf"))
 
     def open(  # type: ignore[override] # the attempt's type differs: it wraps an attempt of the base class
         self,
@@ -164,8 +219,9 @@ class LocalServerEndpoint(OpenAIEndpoint):
         wants: frozenset[str] = frozenset(),
     ) -> LocalServerAttempt:
         async def begin() -> tuple[Attempt, float]:
-            await self.introduce()
-            own = super(LocalServerEndpoint, self).open(self._own_request(request), prefix, wants=wants)
+            await self.load()
+            self._check_length(request, prefix)
+            own = self._open_at_server(request, prefix, wants)
             share = self._cache.share(request.messages)
             tells = self.about is not None and self.about.kind == "llama-server"
             return own, 0.0 if tells else share
@@ -176,6 +232,10 @@ class LocalServerEndpoint(OpenAIEndpoint):
         self._waiting.add(attempt)
         return attempt
 
+    def _open_at_server(self, request: Request, prefix: Prefix, wants: frozenset[str]) -> Attempt:
+        """Return the attempt at the server, once its turn has come."""
+        return super().open(self._own_request(request), prefix, wants=wants)
+
     def _own_request(self, request: Request) -> Request:
         """Return the request for this server: with its own model, and without what is meant for other endpoints."""
         params = dict(request.params)
@@ -184,10 +244,14 @@ class LocalServerEndpoint(OpenAIEndpoint):
         params.pop("max_completion_tokens", None)
         if limit is not None:
             params["max_tokens"] = limit
+        stop = params.get("stop")
+        if stop == "" or (isinstance(stop, list | tuple) and "" in stop):
+            # llama-server finds an empty text at once, so the answer would be empty.
+            params["stop"] = list(request.stops) or None
         return replace(
             request,
             model=self.served_model or "",
-            params=params,
+            params=without_what_is_dropped(params, self.about or About(), endpoint=self.name),
             extra_headers=None,
             extra_query=None,
             responses=None,
@@ -203,9 +267,15 @@ class LocalServerEndpoint(OpenAIEndpoint):
         if self.about is not None and not self._stale:
             return
         try:
-            about = await ask(self._own, self.model)
+            try:
+                about = await ask(self._own, self.model)
+            except StillLoadingError:
+                await self._load.wait()
+                about = await ask(self._own, self.model)
+        except StillLoadingError as still:
+            raise self._failure(still.error) from still
         except (openai.OpenAIError, httpx2.HTTPError) as error:
-            raise failure_from(error, name=self.name, secrets=(self._own.api_key,)) from error
+            raise self._failure(error) from error
         unfit = None if about.models is None else unfit_model(self.model, about.models, self.where)
         if about.models is None and self.model is None:
             unfit = f'The server at {self.where} does not list its models. Name one behind "#": "{self.where}#...".'
@@ -219,9 +289,100 @@ class LocalServerEndpoint(OpenAIEndpoint):
         if unfit is not None:
             raise EndpointFailure(FailureKind.UNSERVED, ConfigurationError(unfit))
         self.about = about
-        self._stale = False
+        self._stale, self._looked_at = False, time.monotonic()
         self._turns.at_once = self._given_at_once or about.at_once or self._assumed_at_once
         self._turns.call()
+
+    def _failure(self, error: Exception) -> EndpointFailure:
+        return failure_from(error, name=self.name, secrets=(self._own.api_key,))
+
+    async def look(self) -> None:
+        now, about = time.monotonic(), self.about
+        is_known = about is not None and not self._stale and not self._may_have_unloaded(about)
+        if is_known or self._load.since is not None or now < self._again_at:
+            return
+        self._again_at = now + _LOOK_AGAIN_S
+        with anyio.move_on_after(_LOOK_S), suppress(EndpointFailure):
+            await self.introduce()
+            await self._look_whether_loaded()
+            self._again_at = float("-inf")
+
+    def _may_have_unloaded(self, about: About) -> bool:
+        """Whether the server could tell that the model is not loaded any more, and was not asked for a while."""
+        unseen_s = time.monotonic() - max(self._used_at, self._looked_at)
+        return about.kind in TELL_WHAT_IS_LOADED and unseen_s >= _SURE_S
+
+    async def _look_whether_loaded(self) -> bool:
+        """Return whether the model is loaded, as far as the server tells."""
+        if self.about is not None and self._may_have_unloaded(self.about):
+            await self._ask_what_is_loaded(self.about)
+        return self.about is None or self.about.loaded is not False
+
+    async def _ask_what_is_loaded(self, about: About) -> None:
+        self.about = await ask_what_is_loaded(self._own, about, self.served_model)
+        self._looked_at = time.monotonic()
+
+    async def load(self) -> None:
+        """Have the server load its model unless it is loaded, and wait for that.
+
+        Raises:
+            EndpointFailure: the server cannot be reached, has no such model, cannot load it, or would pass prompts on
+                to another machine.
+        """
+        await self._load.ready()
+        if self._load.since is not None:
+            await self._load.wait()
+        await self.introduce()
+        if not await self._look_whether_loaded():
+            await self._load.wait()
+
+    async def _load_model(self) -> None:
+        """Ask the server for what makes it load the model; nothing of a request is sent."""
+        about = self.about
+        try:
+            if about is None:
+                await self._until_it_answers()
+            elif about.kind == "ollama":
+                # Without a prompt it only loads.
+                body = {"model": self.served_model, "stream": False}
+                url = str(self._own.base_url).rstrip("/").removesuffix("/v1")
+                options: Any = {"max_retries": 0, "timeout": httpx2.Timeout(None, connect=_CONNECT_S)}
+                await self._own.post(f"{url}/api/generate", body=body, cast_to=object, options=options)
+            else:
+                request = Request(_HELLO, model=self.served_model or "", params=_SHORT)
+                async with super().open(request) as attempt:
+                    async for _ in attempt:
+                        pass
+        except (openai.OpenAIError, httpx2.HTTPError) as error:
+            raise self._failure(error) from error
+        if about is not None and about.kind in TELL_WHAT_IS_LOADED:
+            await self._ask_what_is_loaded(about)
+
+    async def _until_it_answers(self) -> None:
+        while True:
+            try:
+                await ask(self._own, self.model)
+            except StillLoadingError:
+                await anyio.sleep(_POLL_S)
+            else:
+                return
+
+    def _check_length(self, request: Request, prefix: Prefix) -> None:
+        """Refuse a prompt that a server would cut without a word: its context may have become known after the plan.
+
+        Raises:
+            EndpointFailure: CONTEXT_LENGTH.
+        """
+        room = self._room
+        if room is None or self.about is None or self.about.kind not in TELL_WHAT_IS_LOADED:
+            return
+        tokens = max(estimated_tokens(request, prefix), least_tokens(request))
+        if tokens >= room:
+            message = (
+                f"Endpoint {self.name!r} has room for {room:,} tokens, and the prompt has about {tokens:,}. Raise the "
+                "context of its server, shorten the prompt, or configure an endpoint with a longer context."
+            )
+            raise EndpointFailure(FailureKind.CONTEXT_LENGTH, ContextLengthError(message))
 
     @property
     def where(self) -> str:
@@ -239,18 +400,39 @@ class LocalServerEndpoint(OpenAIEndpoint):
             )
             reason.__cause__ = error
             return EndpointFailure(failure.kind, reason)
+        if failure.kind is FailureKind.CONTEXT_LENGTH and isinstance(error, openai.APIError):
+            return EndpointFailure(failure.kind, self._too_long(error))
         if failure.kind is FailureKind.BAD_REQUEST:
             # Another endpoint may accept what this server refuses (an unknown parameter, reasoning).
             return EndpointFailure(FailureKind.UNSERVED, error)
         return failure
 
+    def _too_long(self, error: openai.APIError) -> ContextLengthError:
+        """Return the error in the words by which programs know it; these servers have words of their own."""
+        said = error.body if isinstance(error.body, Mapping) else {}
+        context, tokens = said.get("n_ctx") or self.capabilities().context_tokens, said.get("n_prompt_tokens")
+        if isinstance(context, int) and isinstance(tokens, int):  # llama-server tells both
+            found = ContextLengthError.of(context, tokens)
+        else:
+            limit = "" if context is None else f"This model's maximum context length is {context} tokens. "
+            found = ContextLengthError(f"{limit}The server at {self.where} says: {cut(error.message, 300)}")
+        found.__cause__ = error
+        return found
+
     def _closed(self, attempt: LocalServerAttempt, finished: bool) -> None:  # noqa: FBT001 - a callback's
         self._waiting.discard(attempt)
+        about = self.about
         if finished:
-            # Only a loaded model's context is reported: so query the server again after its first answer.
-            about = self.about
-            self._stale = self._used_at is None and about is not None and about.context_tokens is None
             self._used_at = time.monotonic()
+            if about is not None and about.loaded is False:
+                self.about = replace(about, loaded=True)
+        elif (
+            about is not None
+            and about.kind == "other"
+            and self._used_at == float("-inf")
+            and attempt.unanswered_s >= _GIVEN_UP_S
+        ):
+            self._load.begin()
 
     async def warm_up(self) -> None:
         """Query the server about itself, let it load the model, and find out how it continues ("auto").
@@ -261,17 +443,14 @@ class LocalServerEndpoint(OpenAIEndpoint):
         """
         self._stale = True
         try:
-            await self.introduce()
-            request = Request([{"role": "user", "content": "Hello"}], model="", params=_SHORT)
-            async with self.open(request) as attempt:
-                async for _ in attempt:
-                    pass
+            await self.load()
+            if self.about is None or self.about.loaded is not True:
+                await self._load.wait()
         except EndpointFailure as failure:
             error = self._explained(failure).error
             if isinstance(error, ConfigurationError):
                 raise error from None
             raise LocalModelError(f"Endpoint {self.name!r} cannot be used: {error}") from error
-        await self.introduce()
         model = self.served_model
         if self.probes and model is not None:
             await self.probe(model)
@@ -285,5 +464,6 @@ class LocalServerEndpoint(OpenAIEndpoint):
         """Close every open attempt and the connections. Idempotent."""
         for attempt in list(self._waiting):
             await attempt.aclose()
+        await self._load.aclose()
         await super().aclose()
         await self._own.close()

@@ -10,7 +10,7 @@ from collections import deque
 
 import anyio
 
-from disco.errors import EndpointFailure, FailureKind, LocalModelError
+from disco.errors import BUSY_RETRY_S, BusyError, EndpointFailure, FailureKind
 
 __all__ = ["Turn", "Turns"]
 
@@ -52,9 +52,9 @@ class Turns:
         if self.is_full and len(self._queue) >= self._max_waiting:
             message = (
                 f"Endpoint {self._name!r} is too busy: {len(self._queue)} requests wait for its server. "
-                "Send fewer at a time, or raise max_queue."
+                "Ask again later, or send fewer at a time."
             )
-            raise EndpointFailure(FailureKind.RATE_LIMIT, LocalModelError(message))
+            raise EndpointFailure(FailureKind.RATE_LIMIT, BusyError(message), retry_after_s=BUSY_RETRY_S)
         turn = Turn(self)
         self._queue.append(turn)
         self.call()

@@ -17,8 +17,8 @@ from disco.endpoints.continuation.methods import (
     Call,
     Continuation,
     chat_call,
-    completions_call,
     continue_call,
+    rendered_call,
     responses_call,
 )
 from disco.endpoints.continuation.prefix_token_ids import ids_call, proved_vocabulary
@@ -295,7 +295,7 @@ class OpenAIEndpoint(Endpoint):
         if continuation.method != "completions" or not prefix.sent:
             return continue_call(request, prefix, continuation)
         head = await rendered_head(self._client, request) if continuation.server_renders else None
-        return completions_call(request, prefix, continuation, head=head)
+        return await rendered_call(request, prefix, continuation, head=head)
 
     async def warm_up(self) -> None:
         """Open a connection, and probe how a server with a single model continues ("auto").

@@ -71,6 +71,12 @@ class RedactingEndpoint(Endpoint):
     ) -> RedactingAttempt:
         return RedactingAttempt(self._endpoint, self._redaction, request, prefix, wants)
 
+    async def look(self) -> None:
+        await self._endpoint.look()
+
+    async def load(self) -> None:
+        await self._endpoint.load()
+
     async def warm_up(self) -> None:
         await self._endpoint.warm_up()
 

@@ -352,7 +352,9 @@ class RoundsRun:
                 drafting = self._drafting = drafter.open(seed=self.opening.seed, sampling=sampling)
                 await self._prompt_came.wait()
                 assert self._prompt is not None
-                while drafting.busy:  # reading would displace what another answer is drafted from
+                while (
+                    drafting.busy
+                ):  # reading a prompt would delay other requests, which are more than a help
                     self._verdict_came = anyio.Event()
                     await self._verdict_came.wait()
                 await drafting.read(self._prompt)

@@ -17,10 +17,10 @@ import httpx2
 import openai
 from openai.types.chat import ChatCompletionChunk
 
+from disco.endpoints.kept_line import KeptLine
 from disco.endpoints.openai_api import error_mapping
 from disco.endpoints.openai_api.connectivity import connects_directly
 from disco.endpoints.openai_api.http_transport import TrafficCounter, pieces, unwind
-from disco.endpoints.speculative.kept_line import KeptLine
 from disco.errors import EndpointFailure, FailureKind
 from disco.events import Traffic
 from disco.request import Request

@@ -52,7 +52,9 @@ class Sent:
 
 
 class Exchange:
-    """The frames of one device. For one thread. Mutable: `flag`, `_pending`.
+    """The frames of one device. For one thread.
+
+    Mutable: `flag`, `_pending`, `_ahead` (by slot, how many rows were sent again that come before those with a reply).
 
     Args:
         link: the connection; opened when it is needed.
@@ -79,6 +81,7 @@ class Exchange:
         self._name, self._most_rows, self._clock = name, most_rows, clock
         self.flag = StopFlag()
         self._pending: list[Sent] = []
+        self._ahead: dict[int, int] = {}
 
     def send(self, frame: Sent) -> None:
         """Send states; their reply is waited for by `collect`.
@@ -124,6 +127,7 @@ class Exchange:
             yield
         except BaseException:
             self._pending.clear()
+            self._ahead.clear()
             raise
 
     def _look(self, lost: LinkLost, attempt: int) -> None:
@@ -149,12 +153,14 @@ class Exchange:
                 try:
                     self._connect(waiting)
                     if until is None:
-                        until = self._link.until(sum(frame.rows for frame in waiting))
+                        rows = sum(frame.rows for frame in waiting) + sum(self._ahead.values())
+                        until = self._link.until(rows)
                     if self._take(self._link.receive(self.flag.is_set, until)):
                         attempt, until = 0, None
                 except LinkLost as lost:
                     self._look(lost, attempt)
                     attempt, until = attempt + 1, None
+                    self._ahead.clear()  # on the new connection the server says what it lacks
         if meter is not None:
             self._learn(self._pending, meter)
         self._pending = []
@@ -166,6 +172,7 @@ class Exchange:
             return False  # of an earlier sending
         if reply.kind is Kind.STATES and reply.rows == frame.wanted:
             frame.reply, frame.replied_s = reply, self._clock()
+            self._ahead.pop(frame.slot, None)
         elif reply.kind is Kind.ERROR and reply.code is Code.LOST and frame.resent < _RESENDS:
             self._catch_up(frame.slot, reply.at)
         else:
@@ -181,6 +188,7 @@ class Exchange:
             most = self._most_rows
             for at in range(have, first, most):
                 self._link.send(slot, at, self._states_of(slot, at, min(at + most, first)), 0)
+            self._ahead[slot] = first - have
         for frame in later:
             frame.resent += 1
         self._send_again(later)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -11,8 +10,7 @@ from urllib.parse import urlsplit
 
 from disco.candidate import Reach
 from disco.endpoints.contract import Attempt, Capabilities, Endpoint
-from disco.endpoints.llamacpp.batching.engine import VerifyEngine
-from disco.endpoints.llamacpp.batching.engine_endpoint import EngineEndpoint
+from disco.endpoints.llamacpp import EngineEndpoint
 from disco.endpoints.llamacpp.layers.layer_files import read_layer_file
 from disco.endpoints.llamacpp.model.model_files import require_llama_cpp
 from disco.endpoints.speculative.pairing import Pairing
@@ -49,7 +47,7 @@ class SplitEndpoint(Endpoint):
         name: the endpoint's.
         reach: "own": the layer server is another machine of the user's; "any": another's.
         slots: answers whose caches are kept at the same time.
-        context_tokens, threads, batch_tokens, gpu_layers: of the device's part; see `LlamaCppEndpoint`.
+        context_tokens, threads, batch_tokens, gpu_layers: of the device's part; see `EngineEndpoint`.
         chunks, reply: see `SplitModel`.
         window: name of the rule for the number of drafted tokens, or a fixed number of them; 0 drafts nothing.
         max_window: most drafted tokens of a round.
@@ -110,8 +108,8 @@ class SplitEndpoint(Endpoint):
                 self._model.link.end()
             return self._model
 
-        self.engine = VerifyEngine(
-            file.path,
+        self._inner = EngineEndpoint(
+            model=file.path,
             name=name,
             slots=slots,
             context_tokens=context_tokens,
@@ -119,8 +117,9 @@ class SplitEndpoint(Endpoint):
             batch_tokens=batch_tokens,
             gpu_layers=gpu_layers,
             open_model=opened,
+            passed=self._passed,
         )
-        self._inner = EngineEndpoint(self.engine, name=name, passed=self._passed)
+        self.engine = self._inner.engine
         drafts = file.has_adapter and window != 0
         self.drafts = DeviceDrafts(f"{name}-drafts", lambda: self.model)
         drafter = SplitDrafter(
@@ -158,7 +157,17 @@ class SplitEndpoint(Endpoint):
         return None if self._model is None or self._model.closed else self._model
 
     def capabilities(self, model: str | None = None) -> Capabilities:
-        return replace(self._inner.capabilities(model), limits=True)
+        can = self._inner.capabilities(model)
+        # What an answer by rounds cannot do is left out.
+        return Capabilities(
+            continues=True,
+            context_tokens=None if self.model is None else can.context_tokens,
+            features=can.features,
+            vocabulary=can.vocabulary,
+            ready=can.ready,
+            limits=True,
+            waiting=can.waiting,
+        )
 
     def open(
         self,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from disco.endpoints.llamacpp.constraints import Vocabulary
 from disco.endpoints.llamacpp.layers.device_model import DeviceModel
 from disco.endpoints.llamacpp.layers.layer_files import LayerFile, read_layer_file
 from disco.endpoints.llamacpp.layers.state_model import StateModel, StateRows
+from disco.endpoints.llamacpp.model.batch_costs import BatchCosts
 from disco.endpoints.llamacpp.model.sequences import MOST_ROWS, Rows
 from disco.endpoints.llamacpp.model.stop_flag import StopFlag
 from disco.endpoints.split.device_states import DeviceStates
@@ -29,6 +30,9 @@ from disco.endpoints.split.wire import HEADER_BYTES, MOST_WANTED
 from disco.errors import ModelFileError
 from disco.speculate.chunks import Chunks, PassTimes, Reply, SplitPath, chunk_of
 from disco.speculate.layer_facts import LayerFacts
+
+if TYPE_CHECKING:
+    from disco.endpoints.llamacpp.saving.prompt_keeper import PromptKeeper
 
 __all__ = ["SplitModel", "head_file"]
 
@@ -65,6 +69,8 @@ class SplitModel:
     """
 
     fills_up = False  # rows that nobody reads would have to be sent
+    cuts = True
+    keeper: PromptKeeper | None = None  # of the middle layers' caches, this machine has nothing to save
 
     def __init__(
         self,
@@ -138,6 +144,8 @@ class SplitModel:
         self.bos_text, self.eos_text, self.template = device.bos_text, device.eos_text, device.template
         self.piece, self.spell, self.ends_answer = device.piece, device.spell, device.ends_answer
         self.tokenize, self.handles = device.tokenize, device.handles
+        self.parameters, self.threads, self.load_s = device.parameters, device.threads, device.load_s
+        self.batch_costs = BatchCosts(0)  # a chunk's size follows from the link
 
     @property
     def wants_bos(self) -> bool:
@@ -252,6 +260,21 @@ class SplitModel:
         has_them = length <= len(content)
         del content[length if has_them else 0 :]
         return has_them
+
+    def state_bytes(self, sequence: int) -> int:
+        """Return 0: there is no state to save here."""
+        del sequence
+        return 0
+
+    def sequence_tokens(self, sequence: int) -> int:
+        """Return how many tokens a sequence has."""
+        return len(self._content[sequence])
+
+    def sequence_state(self, sequence: int, length: int) -> None:
+        """Return None: see `state_bytes`."""
+
+    def put_sequence_state(self, sequence: int, state: bytearray | memoryview) -> None:
+        """Do nothing: see `state_bytes`."""
 
     def close(self) -> None:
         """Free everything, and break the connection off. Idempotent."""

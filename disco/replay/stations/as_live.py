@@ -120,6 +120,7 @@ class LiveAnswers:
             max_tokens=max_tokens,
             divided_at_tps=pace_tps,
             class_tokens=int(workload.answer_tokens[row].max()) if classes else None,
+            counted={one.name: prompt_tokens for one in candidates},
         )
         by_name = {c.name: c for c in candidates}
         resting, probing = ({}, ()) if watch is None else watch.look(at)

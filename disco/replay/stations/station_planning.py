@@ -97,7 +97,9 @@ class _ByFunction:
         resting: Mapping[str, CoolDown],
         probing: Collection[str],  # noqa: ARG002 - a station that is probed takes part like any other
     ) -> Plan:
-        able = eligible(features, candidates, {})
+        # A trace tells how long a prompt is.
+        counted = {c.name: features.prompt_tokens for c in candidates if c.context_tokens is not None}
+        able = eligible(replace(features, counted=counted) if counted else features, candidates, {})
         # As under a dispatcher: a station that cools down takes no part as long as another one may serve the request.
         awake = [c for c in able if c.name not in resting] or able
         plan = self.function(features, awake)

@@ -328,7 +328,8 @@ class _Replay:
         assert self.planner is not None
         prompt_tokens = self.answers.prompt_tokens[row]
         max_tokens = self.workload.limit_of(row)
-        features = Features(prompt_tokens=prompt_tokens, max_tokens=max_tokens)
+        counted = {one.name: prompt_tokens for one in candidates}
+        features = Features(prompt_tokens=prompt_tokens, max_tokens=max_tokens, counted=counted)
         resting, probing = ({}, ()) if watch is None else watch.look(at)
         try:
             plan = self.planner.plan_row(row, features, candidates, resting=resting, probing=probing)

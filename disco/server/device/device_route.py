@@ -20,6 +20,8 @@ from disco.endpoints.attached.messages import ANSWERS, HELLO, Order, event_line,
 from disco.endpoints.contract import Endpoint
 from disco.errors import EndpointFailure, shown
 from disco.events import Alive
+from disco.request import Prefix, Request
+from disco.request_checks import checked_order
 from disco.server.access_guards import is_loopback
 from disco.server.admission import AnswerLimiter
 from disco.server.api_errors import Refusal
@@ -91,10 +93,10 @@ class DeviceAnswersRoute:
             answer=self._answer,
         )
 
-    async def _answer(self, order: Order, reply: Reply) -> None:
+    async def _answer(self, order: tuple[Request, Prefix, frozenset[str]], reply: Reply) -> None:
+        request, prefix, wants = order
         await reply.begin(200, [("content-type", LINES)])
-        wants = frozenset(order.wants)
-        async with self._endpoint.open(order.request(), order.answer_so_far(), wants=wants) as attempt:
+        async with self._endpoint.open(request, prefix, wants=wants) as attempt:
             try:
                 async for event in attempt:
                     if type(event) is not Alive:
@@ -115,14 +117,17 @@ def _check_is_here(scope: Scope) -> None:
         raise Refusal(403, "Only programs on this machine may attach.", code="not_on_this_machine")
 
 
-def _parsed(data: bytes) -> Order:
-    """Return the order in a body.
+def _parsed(data: bytes) -> tuple[Request, Prefix, frozenset[str]]:
+    """Return what the order in a body asks for.
 
     Raises:
         Refusal: there is none.
+        NoEndpointError: it asks for what no caller may ask for.
     """
     try:
-        return Order.model_validate(parse_json(data))
+        order = Order.model_validate(parse_json(data))
+        asked = {"prefix": order.prefix, "wants": order.wants, "classes": order.classes, "cap": order.cap}
+        return checked_order({**order.params, "messages": order.messages}, asked)
     except ValidationError as error:
         where = ".".join(map(str, error.errors(include_input=False, include_url=False)[0]["loc"]))
         raise Refusal(400, f"The order is malformed at {shown(where)}.", code="invalid_order") from None

@@ -11,7 +11,7 @@ all that an answer is found by. `speculate.messages` describes the fields; those
         "messages": [{"role": "user", "content": "Hi"}], "params": {"max_tokens": 64, "temperature": 0.8}, "seed": 7}}
 
     200, application/json
-    {"number": 0, "at": 0, "ids": [12092], "deltas": [{"text": "Hello", "tokens": 1}], "rows": 31,
+    {"number": 0, "at": 0, "ids": [12092], "deltas": [{"delta": {"content": "Hello"}}], "rows": 31,
      "prompt_tokens": 31, "completion_tokens": 1, "compute_s": 0.4, "prompt_ids": [1, …]}
 
 A later round drafts from a position on, and the verdict holds the drafted tokens that were right, and one more:
@@ -45,17 +45,16 @@ model crashed or stopped; `shutting_down`: the server ends. 409 has three codes:
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from contextlib import aclosing
-from typing import Any, Final
+from typing import Final
 
 import openai
 from starlette.types import Receive, Scope, Send
 
-from disco.client.request_checks import check_chat
 from disco.endpoints.llamacpp.batching.round_engine import RoundEngine
 from disco.endpoints.llamacpp.batching.round_refusals import RoundRefused
 from disco.errors import EndpointFailure, FailureKind
+from disco.request_checks import check_chat, checked_prefix
 from disco.server.admission import AnswerLimiter
 from disco.server.api_errors import SERVER, Refusal, refusal_of
 from disco.server.http_reply import LINES, Reply
@@ -70,15 +69,6 @@ ROUNDS: Final = "/v1/disco/rounds"
 RELEASE: Final = ROUNDS + "/{key}"
 _BUSY: Final = "The model has as many answers as it can take. Try again in a second."
 _FAILED: Final = "The model of this verify server failed. Its log says more."
-_TYPES: Final[Mapping[str, tuple[type | None, ...]]] = {
-    "text": (str,),
-    "tokens": (int,),
-    "ids": (list, None),
-    "vocabulary": (str, None),
-    "withheld": (str,),
-    "ends_in_word": (bool,),
-    "asked_again": (bool,),
-}
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
@@ -162,31 +152,16 @@ def parse_round(data: bytes) -> Round:
     """
     try:
         round_ = Round.from_json(parse_json(data))
-        if round_.opening is not None:
-            _check_prefix(round_.opening.prefix)
     except BadMessageError as error:
         raise Refusal(400, f"Invalid round: {error}.", code="invalid_round") from None
     if round_.opening is not None:
+        checked_prefix(round_.opening.prefix, "opening.prefix")
         if not round_.opening.messages:
             message = "Invalid 'messages': empty array. Expected an array with minimum length 1."
             raise Refusal(400, message, param="messages", code="empty_array")
         for refused in check_chat({**round_.opening.params, "messages": round_.opening.messages}).values():
             raise refused
     return round_
-
-
-def _check_prefix(prefix: Mapping[str, Any]) -> None:
-    for name, value in prefix.items():
-        kind = None if value is None else type(value)
-        if kind not in _TYPES[name]:
-            raise BadMessageError(f"opening.prefix.{name} has a wrong type")
-    ids = prefix.get("ids") or ()
-    if not all(type(one) is int and 0 <= one < 2**31 for one in ids):
-        raise BadMessageError("opening.prefix.ids must hold token ids only")
-    if not 0 <= prefix.get("tokens", 0) < 2**31:
-        raise BadMessageError("opening.prefix.tokens must be a number of tokens")
-    if not prefix.get("text", "").endswith(prefix.get("withheld", "")):
-        raise BadMessageError("opening.prefix.withheld must be the end of its text")
 
 
 def _bytes(verdict: Verdict) -> bytes:

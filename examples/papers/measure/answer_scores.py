@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from disco.endpoints.contract import Endpoint
-from disco.endpoints.llamacpp import LlamaCppEndpoint
+from disco.endpoints.llamacpp import EngineEndpoint
 from disco.errors import EndpointFailure
 from disco.request import Request
 from papers.measure.quality_prompts import QualityPrompt, told_messages
@@ -22,14 +22,14 @@ def words_right(answer: str, prompt: QualityPrompt) -> dict[str, float]:
     return {"f1": token_f1(answer, prompt.gold), "recall": token_recall(answer, prompt.gold)}
 
 
-async def gold_nats(model: LlamaCppEndpoint, prompt: QualityPrompt, request: Request) -> tuple[float, ...]:
+async def gold_nats(model: EngineEndpoint, prompt: QualityPrompt, request: Request) -> tuple[float, ...]:
     """Return the nats (negative natural log probability) of each token of the right answer under one model."""
     (scored,) = await model.log_probabilities(request, prompt.gold[:1])
     return tuple(-value for value in scored)
 
 
 async def judge_nats(
-    judge: LlamaCppEndpoint, request: Request, answers: Sequence[str]
+    judge: EngineEndpoint, request: Request, answers: Sequence[str]
 ) -> dict[str, float | None]:
     """Return the judge's mean nats for a token of each answer to the request; None for an empty answer."""
     texts = sorted(set(answers))
@@ -38,7 +38,7 @@ async def judge_nats(
 
 
 async def told_nats(
-    judge: LlamaCppEndpoint, prompt: QualityPrompt, answers: Sequence[str]
+    judge: EngineEndpoint, prompt: QualityPrompt, answers: Sequence[str]
 ) -> dict[str, float | None]:
     """Return the judge's mean nats for a token of the right answer, by the answer that the judge is told.
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from disco.endpoints.llamacpp import LlamaCppEndpoint
+from disco.endpoints.llamacpp import EngineEndpoint
 from disco.errors import ConfigurationError, EndpointFailure
 from disco.events import Ended, Usage
 from disco.request import Request
@@ -68,7 +68,7 @@ async def run_answers(screen: Screen, arguments: argparse.Namespace) -> int:
 
 async def _answer(questions: Sequence[Question], so_far: Unfinished, arguments: argparse.Namespace) -> None:
     """Answer the questions that have no row yet."""
-    endpoint = LlamaCppEndpoint(model=arguments.model, threads=arguments.threads)
+    endpoint = EngineEndpoint(model=arguments.model, threads=arguments.threads)
     try:
         await endpoint.warm_up()
         already = len(so_far.rows)
@@ -81,7 +81,7 @@ async def _answer(questions: Sequence[Question], so_far: Unfinished, arguments: 
         await endpoint.aclose()
 
 
-async def _row(endpoint: LlamaCppEndpoint, question: Question, tokens: int) -> AnswerRow:
+async def _row(endpoint: EngineEndpoint, question: Question, tokens: int) -> AnswerRow:
     """Return the row of one question. Raises OpenAIError: the model failed, or the prompt does not fit its context."""
     asked = f"Text: {question.paragraph}\n\nQuestion: {question.question}"
     request = Request(question_messages(asked), "local", {**_PARAMS, "max_tokens": tokens})

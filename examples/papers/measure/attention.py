@@ -8,13 +8,13 @@ the question find the right sentences better; `python -m papers.measure refine -
 from __future__ import annotations
 
 import ctypes
-import importlib
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from disco.endpoints.llamacpp import ggml_functions
 from disco.errors import LocalModelError
 from papers.local_model import LocalModel
 
@@ -45,7 +45,7 @@ class AttentionReader:
 
     def __init__(self, model: LocalModel) -> None:
         self._lib = model.lib
-        ggml = importlib.import_module("llama_cpp._ggml").libggml
+        ggml = ggml_functions(self._lib)
         self._name = ggml.ggml_get_name
         self._name.argtypes, self._name.restype = [ctypes.c_void_p], ctypes.c_char_p
         self._get = ggml.ggml_backend_tensor_get
@@ -59,7 +59,7 @@ class AttentionReader:
         params.n_ctx = model.context_tokens
         params.n_batch = params.n_ubatch = model.batch_tokens
         params.n_threads = params.n_threads_batch = model.threads
-        params.flash_attn_type = self._lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        params.flash_attn_type = 0  # LLAMA_FLASH_ATTN_TYPE_DISABLED
         # llama.cpp keeps only a pointer to the callback.
         self._callback = self._lib.ggml_backend_sched_eval_callback(self._on_node)
         params.cb_eval = self._callback

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from disco.endpoints.llamacpp import LlamaCppEndpoint
+from disco.endpoints.llamacpp import EngineEndpoint
 from disco.errors import EndpointFailure
 from disco.events import Ended
 from disco.request import Request
@@ -101,7 +101,7 @@ class FewShotPrompt:
         return " ".join(words)
 
 
-async def score_text(device: LlamaCppEndpoint, prompt: FewShotPrompt, text: str) -> ModelScore:
+async def score_text(device: EngineEndpoint, prompt: FewShotPrompt, text: str) -> ModelScore:
     """Let the model score the labels of one text.
 
     Raises:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from disco.endpoints.llamacpp import LlamaCppEndpoint
+from disco.endpoints.llamacpp import EngineEndpoint
 from disco.errors import ConfigurationError
 from disco.replay import wilson
 from papers.ladder.label_ladder import PRIOR_WINDOW, LabelLadder
@@ -50,7 +50,7 @@ async def run_ladder(screen: Screen, arguments: argparse.Namespace) -> int:
         question=arguments.question,
     )
     unfinished = out.with_name(f"{out.name}.part")
-    device = LlamaCppEndpoint(
+    device = EngineEndpoint(
         model=arguments.model, threads=arguments.threads, context_tokens=2048, chat_template=PLAIN_TEMPLATE
     )
     try:

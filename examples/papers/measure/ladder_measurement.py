@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from disco.endpoints.llamacpp import LlamaCppEndpoint
+from disco.endpoints.llamacpp import EngineEndpoint
 from papers.ladder.label_trace import TraceTier
 from papers.measure.few_shot import PLAIN_TEMPLATE, FewShotPrompt, ModelScore, score_text
 from papers.measure.labelled_texts import LabelledText
@@ -77,7 +77,7 @@ def word_tiers(
 
 
 async def model_tier(
-    device: LlamaCppEndpoint,
+    device: EngineEndpoint,
     prompt: FewShotPrompt,
     texts: Sequence[LabelledText],
     *,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from disco.endpoints.contract import Endpoint
-from disco.endpoints.llamacpp import LlamaCppEndpoint
+from disco.endpoints.llamacpp import EngineEndpoint
 from disco.errors import ConfigurationError
 from papers.measure.mixed_answers import check_continues
 from papers.measure.quality_measurement import Cast, measure_prompt
@@ -126,10 +126,10 @@ def _cast(arguments: argparse.Namespace, model: Any) -> Cast:
     judge, told = None, None
     if arguments.judge is not None:
         judge = model(arguments.judge)
-        if isinstance(judge, LlamaCppEndpoint) and arguments.texts is not None:
+        if isinstance(judge, EngineEndpoint) and arguments.texts is not None:
             told = model(arguments.judge)
     # A server gives no log probability of a text that it did not write, so it is asked what it prefers.
-    preferences = arguments.preferences or (judge is not None and not isinstance(judge, LlamaCppEndpoint))
+    preferences = arguments.preferences or (judge is not None and not isinstance(judge, EngineEndpoint))
     return Cast(small, large, also, judge, told, preferences)
 
 

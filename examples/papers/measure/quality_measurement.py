@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from disco.endpoints.contract import Endpoint
-from disco.endpoints.llamacpp import LlamaCppEndpoint
+from disco.endpoints.llamacpp import EngineEndpoint
 from papers.measure.answer_scores import (
     gold_nats,
     judge_nats,
@@ -53,7 +53,7 @@ class Cast:
     large: Endpoint
     also: tuple[Endpoint, ...] = ()
     judge: Endpoint | None = None
-    told: LlamaCppEndpoint | None = None
+    told: EngineEndpoint | None = None
     preferences: bool = False
 
     @property
@@ -108,7 +108,7 @@ async def _judge(
         c: a.text for c, a in answers.items() if c.second or c.first in (cast.small.name, cast.large.name)
     }
     texts = list(judged.values())
-    if isinstance(cast.judge, LlamaCppEndpoint):
+    if isinstance(cast.judge, EngineEndpoint):
         nats = await judge_nats(cast.judge, prompt.request(tokens), texts)
         _note(scores, "judge_nats", {cell: nats[text] for cell, text in judged.items()})
     if cast.told is not None and prompt.gold:
@@ -132,7 +132,7 @@ async def _score_gold(
     nats = {
         model.name: await gold_nats(model, prompt, request)
         for model in (cast.small, cast.large)
-        if isinstance(model, LlamaCppEndpoint)
+        if isinstance(model, EngineEndpoint)
     }
     for cell, found in scores.items():
         first, second = nats.get(cell.first), nats.get(cell.second or cell.first)

@@ -17,7 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from helpers.measuring import Columns, met, options
 
-from disco.endpoints.llamacpp import LlamaCppEndpoint
+from disco.endpoints.llamacpp import EngineEndpoint
 from disco.endpoints.llamacpp.model.sampler import LogProbabilities
 from disco.events import Delta
 from disco.judging import RULES, ExitHistory, HistoryKey, ScoreHistory, SequenceJudge, Standard, judge
@@ -33,12 +33,12 @@ def full(scores: int) -> ScoreHistory:
 
 async def per_token_us(rounds: int, tokens: int = 500) -> tuple[float, float]:
     """Medians over rounds: of the log probability of a token from real logits, and of the judge that reads it."""
-    endpoint = LlamaCppEndpoint(model="smollm2-135m", threads=1)
+    endpoint = EngineEndpoint(model="smollm2-135m", threads=1)
     asked = Request([{"role": "user", "content": "Tell me of the sea."}], model="m", params={"max_tokens": 8})
     try:
         async for _ in endpoint.open(asked):
             pass
-        model = endpoint._worker.model
+        model = endpoint.engine.model
         assert model is not None
         probabilities = LogProbabilities(model)
         probability, reading = [], []

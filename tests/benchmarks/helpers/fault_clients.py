@@ -152,7 +152,7 @@ class Disco(_Here):
         super().__init__(proxy)
 
     def _open(self) -> None:
-        options = {"context_tokens": 2048, "threads": 1, "isolation": "process"}
+        options = {"context_tokens": 2048, "threads": 1}
         self._device = Device(model="smollm2-135m", name="device", **options)
 
     async def _close(self) -> None:

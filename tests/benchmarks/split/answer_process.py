@@ -18,7 +18,7 @@ from anyio import to_thread
 from depths import CloudProbe, DeviceProbe
 from helpers.prompt_tokens import prompt_ids
 
-from disco.endpoints.llamacpp.batching.engine import VerifyEngine
+from disco.endpoints.llamacpp.batching.engine import Engine
 from disco.endpoints.split.layer_link import LayerServer
 from disco.endpoints.split.split_endpoint import SplitEndpoint
 from disco.endpoints.split.wire import Dtype
@@ -59,7 +59,7 @@ class Answers:
     def __init__(self, key: str) -> None:
         self._key = key
         self._splits: dict[str, SplitEndpoint] = {}
-        self._wholes: dict[str, VerifyEngine] = {}
+        self._wholes: dict[str, Engine] = {}
 
     def _server(self, base_url: str, wire: str) -> LayerServer:
         dtype = Dtype.F32 if wire == "float32" else Dtype.F16
@@ -75,7 +75,7 @@ class Answers:
 
     async def open_whole(self, name: str, path: Path, chunk: int, context_tokens: int) -> None:
         """Open the whole model, which reads prompts in chunks."""
-        engine = VerifyEngine(path, name=name, slots=1, context_tokens=context_tokens, batch_tokens=chunk)
+        engine = Engine(path, name=name, slots=1, context_tokens=context_tokens, batch_tokens=chunk)
         self._wholes[name] = engine
         await engine.warm_up()
 
@@ -126,7 +126,7 @@ class Answers:
 
     @staticmethod
     async def _ask_whole(
-        engine: VerifyEngine, messages: list[dict[str, str]], params: dict[str, Any]
+        engine: Engine, messages: list[dict[str, str]], params: dict[str, Any]
     ) -> dict[str, Any]:
         key = secrets.token_hex(16)
         opening = Opening(messages, params, params["seed"])

@@ -26,7 +26,7 @@ def main() -> None:
     from disco import Disco, Timeouts  # their import is part of the start
 
     cache = given["prompt_cache"] or False
-    how = {"local": given["local"], "isolation": given["isolation"], "state": False}
+    how = {"local": given["local"], "state": False}
     patient = Timeouts(first_content_s=None, gap_s=None)  # the machine may be busy
     with Disco(**how, prompt_cache=cache, timeouts=patient) as client:
         asked_at, cpu_before_s = time.time(), time.process_time()

@@ -18,8 +18,6 @@ from disco.endpoints.llamacpp.layers.layer_files import read_layer_file
 sys.path.insert(0, str(Path(__file__).parents[2] / "endpoints" / "llamacpp" / "layers"))
 from tiny_model import tiny_llama
 
-pytest.importorskip("llama_cpp")
-
 
 @pytest.fixture
 def tiny(tmp_path):

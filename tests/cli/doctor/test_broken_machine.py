@@ -92,22 +92,36 @@ def test_a_model_that_is_too_large(doctor, tmp_path):
 # ------------------------------------------------------------------ packages
 
 
+def installed(folder, monkeypatch, package, version):
+    """Make it look as if a package were installed in this version."""
+    info = folder / f"{package.replace('-', '_')}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
+    monkeypatch.syspath_prepend(str(folder))
+
+
+def compiled(folder, monkeypatch, code):
+    """Make it look as if llama-cpp-python were installed: its module is this code."""
+    (folder / "llama_cpp" / "lib").mkdir(parents=True)
+    (folder / "llama_cpp" / "lib" / "libllama.so").touch()
+    (folder / "llama_cpp" / "__init__.py").write_text(code)
+    monkeypatch.delitem(sys.modules, "llama_cpp", raising=False)
+    installed(folder, monkeypatch, "llama-cpp-python", "0.3.36")
+
+
 def test_nothing_runs_a_model(doctor, monkeypatch):
     for module in ("llama_cpp", "xllamacpp"):
         monkeypatch.setitem(sys.modules, module, None)  # so that it is not found
     report = doctor("--local", "smollm2-135m")
-    report.fault(
-        "runtime", "Neither llama-cpp-python nor xllamacpp", remedy='pip install "disco-llm[prebuilt]"'
-    )
+    report.fault("runtime", "llama.cpp, which is not installed", remedy='pip install "disco-llm[local]"')
     assert report.document["cannot"][0] == "get answers from this machine with --local smollm2-135m"
 
 
 def test_llama_cpp_is_of_another_version(doctor, monkeypatch, tmp_path):
-    folder = tmp_path / "llama_cpp_python-0.2.90.dist-info"
-    folder.mkdir()
-    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: llama-cpp-python\nVersion: 0.2.90\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    doctor("--local", "smollm2-135m").fault("runtime", "0.2.90 is installed", remedy="llama-cpp-python")
+    monkeypatch.setitem(sys.modules, "llama_cpp", None)
+    installed(tmp_path, monkeypatch, "xllamacpp", "2026.4.8672")
+    report = doctor("--local", "smollm2-135m", "--runtime", "engine")
+    report.fault("runtime", "2026.4.8672 is installed", remedy='pip install "disco-llm[local]"')
 
 
 def test_openai_is_of_another_version(doctor, monkeypatch, tmp_path):
@@ -119,31 +133,27 @@ def test_openai_is_of_another_version(doctor, monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-def test_without_a_compiler_the_prebuilt_runtime_answers(doctor, monkeypatch):
+def test_llama_cpps_own_server_answers(doctor):
     """The real server out of the wheel."""
-    pytest.importorskip("xllamacpp")
-    monkeypatch.setitem(sys.modules, "llama_cpp", None)
-    report = doctor("--local", "smollm2-135m")
+    report = doctor("--local", "smollm2-135m", "--runtime", "llama-server")
     assert report.document["status"] == 0
-    assert "xllamacpp" in report.of("runtime")["what"]
+    assert "llama.cpp's own server" in report.of("runtime")["what"]
     assert "writes its first word" in report.of("local model")["what"]
 
 
 def test_the_extra_of_a_runtime_is_told_as_the_others_are(doctor, monkeypatch):
     needed = tuple(
-        packages.Requirement(name, "", extra)
-        for name, extra in (("xllamacpp", "prebuilt"), ("llama-cpp-python", "local"), ("psutil", "power"))
+        packages.Requirement(name, "", extra) for name, extra in (("xllamacpp", "local"), ("psutil", "power"))
     )
     monkeypatch.setattr(packages, "requirements", lambda: needed)
     monkeypatch.setattr(packages, "_version", {"xllamacpp": "2026.10.1"}.get)
-    assert doctor().of("extras")["what"] == "Installed: prebuilt. Not installed: local, power."
+    assert doctor().of("extras")["what"] == "Installed: local. Not installed: power."
 
 
 @pytest.mark.slow
 def test_llama_cpp_cannot_be_loaded(doctor, monkeypatch, tmp_path):
     """As where a shared library of the system is missing."""
-    (tmp_path / "llama_cpp.py").write_text("raise OSError('libgomp.so.1: cannot open shared object file')")
-    monkeypatch.syspath_prepend(str(tmp_path))
+    compiled(tmp_path, monkeypatch, "raise OSError('libgomp.so.1: cannot open shared object file')")
     report = doctor("--local", "smollm2-135m")
     (found,) = (one for one in report.document["findings"] if one["verdict"] == "does not")
     assert "libgomp.so.1" in found["what"]
@@ -153,19 +163,19 @@ def test_llama_cpp_cannot_be_loaded(doctor, monkeypatch, tmp_path):
 def test_llama_cpp_crashes_at_the_first_token(doctor, monkeypatch, tmp_path):
     """The real library, except that it executes an illegal instruction where it would compute: code for another CPU."""
     code = """
-        import importlib, os, signal, sys
-        here = os.path.dirname(__file__)
-        sys.path = [entry for entry in sys.path if entry != here]
-        del sys.modules["llama_cpp"]
-        real = importlib.import_module("llama_cpp")
+        import importlib.util, os, pathlib, signal
+        from disco.endpoints.llamacpp.model.declarations import WheelLibrary
+        (folder,) = importlib.util.find_spec("xllamacpp").submodule_search_locations
+        (shared,) = pathlib.Path(folder).glob("xllamacpp.*.so")
+        real = WheelLibrary(shared)
         real.llama_decode = lambda *arguments: os.kill(os.getpid(), signal.SIGILL)
-        sys.modules["llama_cpp"] = real
+        def __getattr__(name):
+            return getattr(real, name)
     """
-    (tmp_path / "llama_cpp.py").write_text(textwrap.dedent(code))
-    monkeypatch.syspath_prepend(str(tmp_path))
+    compiled(tmp_path, monkeypatch, textwrap.dedent(code))
     report = doctor("--local", "smollm2-135m")
     report.fault(
-        "local model", "crashes before the first word: SIGILL", "another processor", remedy="-U__AMX_INT8__"
+        "local model", "crashes before the first word: SIGILL", "another processor", remedy="pip uninstall"
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
+from quirks.llama_cpp_python import LlamaCppPython
+from quirks.server import KnownText, running
 
 from disco.cli import main
 from disco.cli.speculation.prefixes_probe import Prefixes, llama_server_root
@@ -33,8 +35,9 @@ def test_llama_server_verifies_by_prefixes_exactly_and_recomputes(native_server,
 
 
 @pytest.mark.real
-def test_llama_cpp_python_takes_no_ids(llama_server, capsys):
-    assert main(["speculate", "check", llama_server.base_url, "--json"]) == 1
+def test_a_server_that_takes_no_ids(capsys):
+    with running(LlamaCppPython(KnownText("Tides rise and fall."))) as server:
+        assert main(["speculate", "check", server.base_url, "--json"]) == 1
     said = capsys.readouterr()
     assert '"prefixes": null' in said.out
     assert "prefixes: no; it does not take prompts of token ids" in said.err

@@ -20,7 +20,7 @@ from disco.client.learnt.kept_breakers import KeptBreakers
 from disco.client.learnt.subjects import public_url
 from disco.dispatch.breakers.endpoint_health import Asked, Health
 from disco.endpoints.continuation.probe import ProbeVerdict
-from disco.endpoints.llamacpp import LlamaCppEndpoint
+from disco.endpoints.llamacpp import EngineEndpoint
 from disco.errors import EndpointFailure, FailureKind
 from disco.judging import HistoryKey
 from disco.state.facts import Fact
@@ -366,12 +366,12 @@ async def test_no_text_is_in_the_file_nor_beside_it(path):
 
 
 def test_a_model_on_this_machine_is_named_by_its_file_and_its_settings():
-    size = LlamaCppEndpoint(threads=1).state_name.split(", ")[1]
+    size = EngineEndpoint(threads=1).state_name.split(", ")[1]
     assert int(size.removesuffix(" B")) > 1_000_000
-    assert LlamaCppEndpoint(threads=1).state_name == f"smollm2-135m, {size}, 1 threads"
-    assert LlamaCppEndpoint(threads=2, gpu_layers=7).state_name == (
+    assert EngineEndpoint(threads=1).state_name == f"smollm2-135m, {size}, 1 threads"
+    assert EngineEndpoint(threads=2, gpu_layers=7).state_name == (
         f"smollm2-135m, {size}, 2 threads, 7 layers on the GPU"
     )
-    assert LlamaCppEndpoint(model="hf:a/b/c.gguf", threads=1).state_name.endswith(
+    assert EngineEndpoint(model="hf:a/b/c.gguf", threads=1).state_name.endswith(
         ", 1 threads"
     )  # nothing is fetched

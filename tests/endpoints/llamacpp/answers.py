@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from disco.endpoints.llamacpp import LlamaCppEndpoint
+from disco.endpoints.llamacpp import EngineEndpoint
 from disco.errors import EndpointFailure
 from disco.events import Ended, Started
 from disco.request import Prefix, Request
@@ -48,10 +48,15 @@ def refused(kind, named, what):
     assert named in str(caught.value.error)
 
 
+def cached(endpoint):
+    """What the cache holds of the newest answer, once that has ended."""
+    return max(endpoint.engine._thread.scheduler.slots.all, key=lambda slot: slot.left_at).ids
+
+
 @asynccontextmanager
-async def fresh(**options):
+async def fresh(kind=EngineEndpoint, **options):
     """An endpoint of a test's own."""
-    endpoint = LlamaCppEndpoint(**{"name": "device", "context_tokens": 512, "threads": 1, **options})
+    endpoint = kind(**{"name": "device", "context_tokens": 512, "threads": 1, **options})
     try:
         yield endpoint
     finally:

@@ -16,7 +16,7 @@ class Model:
     """Notes the places at which batches begin and end; the costs are those of a model that hates short batches."""
 
     batch_tokens = BATCH
-    ready = True
+    ready, took_s = True, 0.0
 
     def __init__(self, cached: int, *, hates: bool = False) -> None:
         self.batch_costs = BatchCosts(BATCH)

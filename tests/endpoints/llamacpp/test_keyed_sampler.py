@@ -55,7 +55,7 @@ def test_few_tokens_are_all_kept():
 
 @pytest.mark.real
 def test_a_choice_is_that_of_the_whole_chain_and_of_nothing_else(thread_model, monkeypatch):
-    model = thread_model._worker.model
+    model = thread_model.engine.model
     random = np.random.default_rng(5)
     logits = random.normal(0, 1, model.vocabulary_tokens).astype(np.float32)
     monkeypatch.setattr(type(model), "logits", lambda _self, _place=-1: logits)
@@ -87,7 +87,7 @@ def test_a_choice_is_that_of_the_whole_chain_and_of_nothing_else(thread_model, m
             patch.setattr(sampler_module, "preselected", lambda *_: None)
             assert chosen == [sample(seed, 7) for seed in range(8)]
         if sampling.temperature <= 0:
-            with Sampler(model, sampling, written) as plain:  # llama.cpp's own choice
+            with Sampler(model, sampling, written, keyed=Keyed(0)) as plain:  # llama.cpp's own choice
                 scored = plain._candidates.apply(plain._chain, np.arange(model.vocabulary_tokens), logits)
             assert chosen == [*repeat(int(scored[0][scored[2]]), 8)]
         letters = sample(3, 7, grammar='start: "xy" | "z"')
@@ -96,7 +96,7 @@ def test_a_choice_is_that_of_the_whole_chain_and_of_nothing_else(thread_model, m
 
 @pytest.mark.real
 def test_what_is_left_by_the_chain_is_chosen_from_by_the_noise(thread_model, monkeypatch):
-    model = thread_model._worker.model
+    model = thread_model.engine.model
     logits = np.random.default_rng(6).normal(0, 1, model.vocabulary_tokens).astype(np.float32)
     monkeypatch.setattr(type(model), "logits", lambda _self, _place=-1: logits)
     sampling = Sampling(temperature=0.7, top_k=12, top_p=1.0, min_p=0.0)
@@ -109,7 +109,7 @@ def test_what_is_left_by_the_chain_is_chosen_from_by_the_noise(thread_model, mon
 
 @pytest.mark.real
 def test_forced_tokens_are_followed_and_refused_where_the_grammar_forbids_them(thread_model):
-    model = thread_model._worker.model
+    model = thread_model.engine.model
     x, z = (model.tokenize(text, special=False)[0] for text in "xz")
     keyed = Keyed(1, deque([x, x]))
     with Sampler(model, Sampling(), [], keyed=keyed) as sampler:

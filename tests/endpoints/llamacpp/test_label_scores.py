@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from disco.endpoints.llamacpp.output.label_scoring import score_labels
 from disco.endpoints.llamacpp.prompting.prompt_tokens import answer_ids, build_prompt
-from disco.endpoints.llamacpp.runtime.job import Job
+from disco.endpoints.llamacpp.runtime.steps import Stepwise, when_ready
 from disco.endpoints.llamacpp.runtime.thread_mailbox import Mailbox
 from disco.errors import EndpointFailure, FailureKind
 from disco.events import Ended, Started
@@ -26,7 +26,7 @@ WANTS = frozenset({"label_scores"})
 class TableModel:
     """A model whose logits are a fixed random function of all tokens before."""
 
-    vocabulary_tokens = 7
+    vocabulary_tokens, ready = 7, True
 
     def __init__(self, prompt, batch_tokens, *, drops_parts):
         self.batch_tokens, self._drops_parts = batch_tokens, drops_parts
@@ -62,7 +62,9 @@ def test_every_label_is_scored_token_by_token_behind_the_prompt(labels, batch_to
     prompt = [3, 1, 4]
     model = TableModel(prompt, batch_tokens, drops_parts=drops_parts)
     read = []
-    scores = score_labels(model, prompt, labels, on_read=read.append)
+    with pytest.raises(StopIteration) as scored:  # it gives the model up nowhere
+        next(score_labels(model, prompt, labels, on_read=read.append))
+    scores = scored.value.value
     for label, score in zip(labels, scores, strict=True):
         expected = 0.0
         for place, token in enumerate(label):
@@ -99,7 +101,7 @@ async def scored(endpoint, classes=CLASSES, prefix=NOTHING, **params):
     return events
 
 
-class PlainScores(Job):
+class PlainScores(Stepwise):
     """The same by the plainest way: the whole text of each class from an empty cache, one token at a time."""
 
     def __init__(self, mail, renderer):
@@ -107,49 +109,47 @@ class PlainScores(Job):
         self._renderer = renderer
         self.scores = []
 
-    def order(self):
-        raise AssertionError("for the thread only")
-
-    def run(self, model):
+    def steps(self, model):
         prompt = build_prompt(model, self._renderer(MESSAGES).text, Prefix(), opening="", name="device").ids
         end = model.tokenize("<|im_end|>", special=True)
+        model.prepare(prompt)
+        yield from when_ready(model)
         for text in CLASSES:
-            model.forget()
+            model.keep(0)
             for at in range(0, len(prompt), model.batch_tokens):
                 model.decode(prompt[at : at + model.batch_tokens])
+                yield from when_ready(model)
             score = 0.0
-            for token in [*answer_ids(model, text), *end]:
+            for token in [*answer_ids(model, text, name="here"), *end]:
                 logits = model.logits().astype(float)
                 score += logits[token] - np.log(np.exp(logits).sum())
                 model.decode([token])
+                yield from when_ready(model)
             self.scores.append(score)
-        model.forget()
-        return True
+        model.keep(0)
 
 
 @pytest.mark.real
 @pytest.mark.anyio
-async def test_the_model_scores_as_plain_teacher_forcing_does_in_either_isolation(
-    thread_model, process_model
-):
+async def test_the_model_scores_as_plain_teacher_forcing_does_also_in_a_host(thread_model, engine_host):
     mail = Mailbox()
-    plain = PlainScores(mail, thread_model._renderer)
+    plain = PlainScores(mail, thread_model.engine.renderer())
     await thread_model._run(plain, mail)
-    for endpoint in (thread_model, process_model):
+    for endpoint in (thread_model, engine_host):
         assert endpoint.capabilities().label_scores
         await endpoint.measure(prompt_tokens=(1,), depths=())  # empties the cache
     started, (delta,), ended = events = await scored(thread_model)
-    assert await scored(process_model) == events
+    assert await scored(engine_host) == events
     np.testing.assert_allclose(delta.label_scores, plain.scores, atol=0.15)  # the model computes in 8 bits
     best = int(np.argmax(plain.scores))
     assert (started, delta.text, ended.finish_reason) == (Started(0), CLASSES[best], "stop")
     assert ended.usage.completion_tokens == delta.tokens == len(delta.ids)
 
-    # Single tokens need nothing beyond the prompt, whose last row is still there after an answer of one token.
+    # Single tokens need nothing beyond the prompt, of which the last token is computed for each answer.
     _, (delta,), ended = await scored(thread_model, ("good", "bad"))
     again, (same,), _ = await scored(thread_model, ("bad", "good"))
     assert delta.label_scores == same.label_scores[::-1]
-    assert again.cached_tokens == ended.usage.prompt_tokens
+    assert again.cached_tokens == ended.usage.prompt_tokens - 1
 
     # Half an answer is written to its end.
     _, *written, _ = await scored(thread_model, ("good", "bad"), Prefix("It is"), max_tokens=3)
@@ -172,6 +172,22 @@ async def test_the_prompt_stays_in_the_cache_and_the_next_answer_is_right(thread
 
 @pytest.mark.real
 @pytest.mark.anyio
+async def test_classes_are_scored_beside_an_answer_that_is_written(slots_model, thread_model):
+    # Of an empty cache: else the numbers differ in their last digits.
+    await thread_model.measure(prompt_tokens=(1,), depths=())
+    _, (alone,), _ = await scored(thread_model)
+    request = ask("Count to a thousand.", max_tokens=300, logit_bias={"2": -100, "0": -100})
+    async with slots_model.open(request) as attempt:
+        await anext(attempt)
+        _, (beside,), _ = await scored(slots_model)
+        assert attempt.usage.completion_tokens < 300  # it did not have to end first
+        written = [event async for event in attempt]
+    assert written[-1].usage.completion_tokens == 300
+    assert beside.label_scores == alone.label_scores
+
+
+@pytest.mark.real
+@pytest.mark.anyio
 async def test_what_cannot_be_scored_is_refused_with_the_reason(thread_model):
     async def failure(*asked, **more):
         with pytest.raises(EndpointFailure) as raised:
@@ -182,7 +198,7 @@ async def test_what_cannot_be_scored_is_refused_with_the_reason(thread_model):
     cases = [
         (FailureKind.BAD_REQUEST, "equal", await failure(("good", "good"))),
         (FailureKind.UNSERVED, "logprobs", await failure(two, logprobs=True)),
-        (FailureKind.CONTEXT_LENGTH, "longest class", await failure(("good " * 2100, "bad"))),
+        (FailureKind.CONTEXT_LENGTH, "longest class", await failure(("good " * 2030, "bad"))),
     ]
     for kind, says, found in cases:
         assert found[0] is kind

@@ -53,7 +53,7 @@ def test_a_grammar_takes_what_it_should_and_ends_whatever_it_begins(feature):
 @pytest.mark.real
 def test_a_model_s_own_tokens_are_read_the_same_way(thread_model):
     """Not byte by byte, but with tokens that cross the borders between a document's parts."""
-    model = thread_model._worker.model
+    model = thread_model.engine.model
     ends = filter(model.ends_answer, range(model.vocabulary_tokens))
     (end,) = [token for token in ends if model._special_text(token) == model.eos_text]
     own = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import struct
 import threading
@@ -26,8 +27,8 @@ from disco.request import Prefix, Request
 from tests.endpoints.llamacpp.answers import refused
 
 cuts = st.lists(st.integers(0, 200), max_size=30)
-few = st.text(alphabet="ab✓", max_size=12)
-stop_strings = st.lists(st.text(alphabet="ab✓", min_size=1, max_size=4), min_size=1, max_size=3).map(tuple)
+few = st.text(alphabet="ab✓", max_size=30)
+stop_strings = st.lists(st.text(alphabet="ab✓", max_size=7), min_size=1, max_size=5).map(tuple)
 
 
 def cut(text: str, cuts: list[int]) -> list[bytes]:
@@ -83,14 +84,15 @@ def test_text_is_whole_characters_and_ids_spell_it(text, cuts):
     assert [token for delta in deltas for token in delta.ids] == list(range(len(pieces)))
 
 
-def until_stop(text: str, stops: tuple[str, ...], before: str) -> tuple[str, bool]:
-    """The rule, character by character."""
+def until_stop(text: str, stops: tuple[str, ...], before: str) -> tuple[str, str, int]:
+    """The rule, character by character: what is shown, the stop string, and where it ends."""
     for end in range(1, len(text) + 1):
         so_far = before + text[:end]
-        hits = [len(so_far) - len(stop) for stop in stops if so_far.endswith(stop)]
+        hits = [stop for stop in stops if stop and so_far.endswith(stop)]
         if hits:
-            return so_far[len(before) : min(hits)], True
-    return text, False
+            stop = max(hits, key=len)
+            return so_far[len(before) : len(so_far) - len(stop)], stop, end
+    return text, "", len(text)
 
 
 @given(few, stop_strings, few, cuts)
@@ -108,7 +110,20 @@ def test_a_stop_string_ends_the_answer_wherever_tokens_are_cut_and_no_part_of_it
         parts = [stop[:length] for stop in stops for length in range(1, len(stop))]
         assert hidden or not any(map(shown.endswith, parts))
     shown += text_of(assembler.flush())
-    assert (shown, assembler.stopped) == until_stop(text, stops, before)
+    expected, stop, end = until_stop(text, stops, before)
+    assert (shown, assembler.stopped_by, assembler.stopped) == (expected, stop, bool(stop))
+    assert assembler.beyond == (fed[len(text[:end].encode()) :] if stop else b"")
+
+
+@given(st.text("ab <", max_size=20), st.text(" ab<", max_size=3), cuts)
+def test_a_stop_string_that_counts_only_at_the_beginning_is_found_there_whatever_the_pieces(
+    text, before, cuts
+):
+    assembler = TextAssembler(("a<", "<a>b"), before, only_first="a<")
+    shown = text_of(assemble(assembler, cut(text, cuts)) + assembler.flush())
+    at = len(text) - len(text.lstrip())
+    found = not before.strip() and text.startswith("a<", at)
+    assert (shown, assembler.stopped_by) == ((text[:at], "a<") if found else (text, ""))
 
 
 def test_what_is_no_text_is_dropped_and_ids_that_do_not_spell_the_text():
@@ -174,8 +189,10 @@ def read(params, prefix=Prefix()):  # noqa: B008 - frozen
 
 
 def test_parameters_are_never_silently_dropped():
-    given = {"functions": [{}], "n": 2, "verbosity": "low", "user": "u", "seed": 1}
-    assert unserved_params(given) == ["functions", "n", "verbosity"]
+    given = {"functions": [{}], "n": 2, "mirostat": 1, "user": "u", "seed": 1, "verbosity": "low"}
+    assert unserved_params(given) == ["functions", "mirostat", "n"]
+    for value in ({"regex": "a"}, {"json": {}, "regex": "a"}, {"json": "{"}, "a"):
+        assert unserved_params({"structured_outputs": value}) == ["structured_outputs"]
     nothing = {"functions": [], "n": 1, "modalities": ["text"], "audio": None, "reasoning_effort": "none"}
     assert unserved_params(nothing) == []
     # A server may serve it.
@@ -194,6 +211,42 @@ def test_parameters_are_never_silently_dropped():
     assert (sampling.stop, sampling.top_logprobs, sampling.top_p) == (("x",), 3, 1.0)
     assert sampling.logit_bias == ((5, -100.0),)
     assert read({"top_logprobs": 3}).top_logprobs is None
+
+
+def test_other_names_of_what_is_served_are_read():
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    wanted = read({"response_format": form}).schema
+    for params in (
+        {"guided_json": schema},
+        {"guided_json": json.dumps(schema), "response_format": {"type": "text"}},
+        {"json_schema": schema},
+        {"structured_outputs": {"json": schema, "regex": None}},
+    ):
+        assert read(params).schema == wanted
+    assert read({"structured_outputs": {"json_object": True}}).schema == read(JSON).schema
+    refused(FailureKind.BAD_REQUEST, "two ways", lambda: read({**JSON, "guided_json": schema}))
+    assert read({"repetition_penalty": 1.5}).repeat_penalty == 1.5
+    assert read({"repetition_penalty": 1.5, "repeat_penalty": 1.2}).repeat_penalty == 1.2
+
+
+JSON = {"response_format": {"type": "json_object"}}
+
+
+def test_hints_reach_a_template_that_knows_them_and_never_the_conversation():
+    kwargs = {
+        "enable_thinking": False,
+        "mood": "calm",
+        "messages": [],
+        "tools": [],
+        "add_generation_prompt": False,
+    }
+    hints = {"reasoning_effort": "low", "chat_template_kwargs": kwargs}
+    assert read(hints).template == {"reasoning_effort": "low", "enable_thinking": False, "mood": "calm"}
+    assert read({"reasoning_effort": "none"}).template == {"enable_thinking": False}
+    assert read({"reasoning": {"effort": "high"}}).template == {"reasoning_effort": "high"}
+    assert read({"chat_template_kwargs": {"enable_thinking": "no"}}).template == {}
+    assert read({"verbosity": "low", "keep_alive": -1, "chat_template_kwargs": "x"}).template == {}
 
 
 def test_the_packaged_model_is_found_and_whole(tmp_path):

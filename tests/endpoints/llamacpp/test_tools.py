@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import itertools
 import json
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from disco.endpoints.llamacpp.prompting.prompt_tokens import Renderer
 from disco.endpoints.llamacpp.prompting.template_messages import as_text, for_template, plain_messages
 from disco.endpoints.llamacpp.request_params import read_params
 from disco.endpoints.llamacpp.tool_calls.call_formats import GENERIC, HERMES, LLAMA, MISTRAL, form_of
 from disco.endpoints.llamacpp.tool_calls.call_parser import CallReader
+from disco.endpoints.llamacpp.tool_calls.calls_in_text import CallsInText, asked_of_server
 from disco.endpoints.llamacpp.tool_calls.tool_request import read_tools
-from disco.errors import FailureKind
+from disco.errors import EndpointFailure, FailureKind
+from disco.events import Delta
 from disco.request import Prefix, Request
 from tests.endpoints.llamacpp.answers import refused
 from tests.endpoints.llamacpp.grammars import Grammar, randoms
@@ -275,3 +279,137 @@ def test_a_template_shows_its_form():
         ("{% if tools %}to=functions.f<|message|>{}{% endif %}", GENERIC),
     ):
         assert form_of(template) is form, template
+
+
+def test_the_variables_of_a_request_reach_the_template_and_never_replace_the_conversation():
+    source = "{{ mood }}|{{ messages[0].content }}|{{ tools }}|{{ add_generation_prompt }}|{{ eos_token }}"
+    model = SimpleNamespace(template=source, eos_text="E", bos_text="B", path="m.gguf")
+    render = Renderer(model, None)
+    hint = {"mood": "calm", "messages": [], "tools": [1], "add_generation_prompt": False, "eos_token": "x"}
+    messages = [{"role": "user", "content": "Hi."}]
+    assert render(messages, variables=hint).text == "calm|Hi.|None|True|E"
+    assert render(messages).text == "|Hi.|None|True|E"
+
+
+# What llama-server is asked for, and what is read out of its answers
+
+
+def asked(has_place=False, messages=({"role": "user", "content": "Hi."},), prefix="", **params):
+    request = Request(list(messages), "m", params)
+    return asked_of_server(request, Prefix(prefix, tokens=len(prefix)), endpoint="here", has_place=has_place)
+
+
+def test_a_required_call_is_asked_for_as_a_document_whose_references_are_kept():
+    parameters = {
+        "$defs": {"T": {"type": "integer"}},
+        "properties": {"x": {"$ref": "#/$defs/T"}, "me": {"$ref": "#"}},
+    }
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}, TOOLS[0]]
+    more = {"stop": ["}"], "logprobs": True, "temperature": 0.5}
+    for has_place in (False, True):
+        request, calls = asked(has_place, tools=tools, tool_choice="required", **more)
+        assert calls is not None
+        assert request.params["temperature"] == 0.5
+        assert not {"stop", "logprobs"} & set(request.params), "they would cut a call, or belong to text"
+        schema = request.params["response_format"]["json_schema"]["schema"]
+        first, second = schema["anyOf"]
+        assert [one["properties"]["name"]["const"] for one in (first, second)] == ["f", "add"]
+        assert first["properties"]["arguments"] == {"$ref": "#/$defs/0"}
+        moved = schema["$defs"]["0"]["properties"]
+        assert (moved["x"]["$ref"], moved["me"]["$ref"]) == ("#/$defs/0/$defs/T", "#/$defs/0")
+        assert request.params.get("tool_choice") == ("none" if has_place else None)
+        assert len(request.messages) == (1 if has_place else 2), (
+            "the functions are in a message, or in the template"
+        )
+    refused(FailureKind.UNSERVED, "continue", lambda: asked(prefix="a", tools=TOOLS, tool_choice="required"))
+
+
+def test_tools_that_may_be_called_are_the_templates_or_in_a_message():
+    format_ = {"type": "json_object"}
+    for has_place in (False, True):
+        refused(
+            FailureKind.UNSERVED, "both", lambda at=has_place: asked(at, tools=TOOLS, response_format=format_)
+        )
+        request, calls = asked(has_place, tools=TOOLS, tool_choice="none")
+        assert (calls, len(request.messages), set(request.params)) == (None, 1, set())
+    allowed = {"mode": "auto", "tools": [named("add")]}
+    choice = {"type": "allowed_tools", "allowed_tools": allowed}
+    request, calls = asked(True, tools=TOOLS, tool_choice=choice, parallel_tool_calls=False)
+    assert calls is None
+    assert [one["function"]["name"] for one in request.params["tools"]] == ["add"]
+    assert request.params["parallel_tool_calls"] is False
+    request, calls = asked(False, tools=TOOLS, stop="x")
+    assert calls is not None
+    assert request.params == {"stop": ["x", "</tool_call>"]}
+    assert "<tools>" in request.messages[0]["content"]
+    past = ({"role": "tool", "tool_call_id": "a", "content": "12"},)
+    assert asked(False, messages=past)[0].messages == [
+        {"role": "user", "content": "Result of the function: 12"}
+    ]
+    assert asked(True, messages=past)[0].messages == list(past)
+
+
+def pieces_of(text, cuts):
+    at = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
+    return [Delta(text[a:b]) for a, b in itertools.pairwise(at)]
+
+
+def read_out(calls, deltas, reason="stop"):
+    """The text, the calls' names and arguments, and the finish reason."""
+    out = [one for delta in deltas for one in calls.read([delta])]
+    rest, reason = calls.end(reason)
+    made = [call for delta in (*out, *rest) for call in delta.tool_calls]
+    assert sum(delta.tokens for delta in (*out, *rest)) <= len(deltas)
+    text = "".join(delta.text for delta in (*out, *rest))
+    return text, [call.name for call in made if call.name], "".join(call.arguments for call in made), reason
+
+
+cutting = st.lists(st.integers(0, 10_000), max_size=20)
+blanks = st.sampled_from(["", " ", "\n  "])
+
+
+@given(arguments, cutting, blanks)
+def test_a_document_that_is_a_call_is_read_as_one_wherever_it_is_cut(arguments, cuts, blank):
+    text = f'{{{blank}"name"{blank}:{blank}"say",{blank}"arguments": {arguments}{blank}}}'
+    calls = asked(tools=TOOLS, tool_choice="required")[1]
+    assert read_out(calls, pieces_of(text, cuts)) == ("", ["say"], arguments, "tool_calls")
+
+
+def test_a_document_that_is_no_call_is_garbage_and_one_that_is_cut_off_is_the_beginning_of_a_call():
+    def reading(text, reason):
+        return read_out(asked(tools=TOOLS, tool_choice="required")[1], [Delta(text)], reason)
+
+    assert reading('{"name": "say", "arguments": {"te', "length") == ("", ["say"], '{"te', "length")
+    for text in ("I say", '{"name": "say", "arguments": {"te', ""):
+        with pytest.raises(EndpointFailure) as failed:
+            reading(text, "stop")
+        assert failed.value.kind is FailureKind.GARBAGE
+
+
+@given(st.sampled_from(["", "Well. ", "a < b, "]), arguments, cutting, blanks)
+def test_a_call_in_the_generic_form_is_read_behind_any_text(before, arguments, cuts, blank):
+    text = f'{before}<tool_call>{blank}{{"name": "say", "arguments": {arguments}}}\n'
+    calls = asked(tools=TOOLS)[1]
+    assert read_out(calls, pieces_of(text, cuts)) == (before, ["say"], arguments, "tool_calls")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<tool",
+        "a < b <tool_cal",
+        '<tool_call>{"name": "unknown", "arguments": {}}',
+        '<tool_call>{"name": "say", "arguments": {a}}',
+        '<tool_call>{"name": "say", "parameters": {}}',
+        "<tool_call>say it",
+        "  plain text",
+    ],
+)
+@given(cuts=cutting)
+def test_what_is_no_call_stays_text(text, cuts):
+    assert read_out(CallsInText(GENERIC, read(), endpoint="here"), pieces_of(text, cuts)) == (
+        text,
+        [],
+        "",
+        "stop",
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 
 import anyio
 import anyio.lowlevel
@@ -15,16 +14,16 @@ from weather_server import weather_server
 
 from disco import AsyncDisco
 from disco.dispatch import Preset
-from disco.endpoints.llamacpp import LlamaCppEndpoint
-from disco.endpoints.llamacpp.model.native import NativeModel
+from disco.endpoints.llamacpp import EngineEndpoint
+from disco.endpoints.llamacpp.batching.round_limits import Limits
 from disco.endpoints.llamacpp.model.sampler import Sampler
+from disco.endpoints.llamacpp.model.sequences import SequenceModel
 from disco.endpoints.llamacpp.prompting.prompt_tokens import Renderer
-from disco.endpoints.llamacpp.runtime import worker
-from disco.errors import ConfigurationError, FailureKind, LocalModelError
+from disco.errors import BusyError, ConfigurationError, FailureKind, LocalModelError
 from disco.events import DeltaKind, Ended
 from disco.request import Prefix, Request
 from disco.testing.asking import next_event
-from tests.endpoints.llamacpp.answers import ask, complete, fails, fresh
+from tests.endpoints.llamacpp.answers import ask, cached, complete, fails, fresh
 
 pytestmark = [pytest.mark.real, pytest.mark.anyio]
 
@@ -91,7 +90,7 @@ async def test_a_call_that_the_model_chooses_itself(thread_model):
 @pytest.mark.slow
 async def test_a_call_is_paused_in_its_middle_and_its_grammar_goes_on(thread_model, monkeypatch):
     """Also where another request has used the model meanwhile: what is lost is read again, and stays a call."""
-    monkeypatch.setattr(worker, "PAUSE_HOLD_S", 0.05)
+    monkeypatch.setattr(thread_model.engine._thread.scheduler, "_limits", Limits(hold_s=0.05))
     request = ask(**FIVE, tool_choice="required")
     await complete(thread_model, ask(**{**FIVE, "max_tokens": 1}, tool_choice="required"))
     _, expected, _ = await complete(thread_model, request)
@@ -122,7 +121,7 @@ async def test_a_plain_answer_stays_text_and_is_what_it_is_with_no_call_allowed(
     assert text
     assert {delta.kind for delta in deltas} == {DeltaKind.TEXT}
     assert ended.finish_reason in ("stop", "length")
-    spell = thread_model._worker.model.spell
+    spell = thread_model.engine.model.spell
     assert all(spell(delta.ids) == delta.text.encode() for delta in deltas)
     plain, _, _ = await complete(thread_model, ask(**hello))
     none, _, _ = await complete(thread_model, ask(**hello, tools=[WEATHER], tool_choice="none"))
@@ -131,7 +130,7 @@ async def test_a_plain_answer_stays_text_and_is_what_it_is_with_no_call_allowed(
 
 async def test_a_token_that_says_more_than_the_opening_is_cut_there(thread_model, monkeypatch):
     """The model is made to write the marker's end and what follows it as one token."""
-    model = thread_model._worker.model
+    model = thread_model.engine.model
     beyond = model.index.beginning_with(b">")[0]
     written = [*model.tokenize("Well. <tool_call", special=False), beyond]
     assert model.piece(beyond) != b">"
@@ -145,11 +144,11 @@ async def test_a_token_that_says_more_than_the_opening_is_cut_there(thread_model
     ((name, arguments),) = calls_of(deltas)
     assert (text, name, set(json.loads(arguments))) == ("Well. ", "add", {"a", "b"})
     assert ended.finish_reason == "tool_calls"
-    assert b"".join(map(model.piece, model._cached)).count(b'<tool_call>\n{"name": "add"') == 1
+    assert b"".join(map(model.piece, cached(thread_model))).count(b'<tool_call>\n{"name": "add"') == 1
 
 
 async def test_a_required_call_keeps_to_bans_and_penalties_and_no_stop_string_ends_it(thread_model):
-    (three,) = thread_model._worker.model.tokenize("3", special=False)
+    (three,) = thread_model.engine.model.tokenize("3", special=False)
     more = {"logit_bias": {str(three): -100}, "frequency_penalty": 1.0, "stop": ['"a"', "add"]}
     text, deltas, ended = await complete(thread_model, ask(**FIVE, tool_choice="required", **more))
     ((name, arguments),) = calls_of(deltas)
@@ -173,7 +172,7 @@ async def test_tools_beside_structured_output(thread_model):
     """Either a whole document or a whole call, whichever the model prefers; never a mixture."""
     schema = {"type": "object", "properties": {"x": SMALL}, "required": ["x"]}
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-    (mark,) = thread_model._worker.model.tokenize("<", special=False)
+    (mark,) = thread_model.engine.model.tokenize("<", special=False)
     for bias, reason in ((50, "tool_calls"), (-100, "stop")):
         request = ask(**FIVE, response_format=form, logit_bias={str(mark): bias})
         text, deltas, ended = await complete(thread_model, request)
@@ -198,20 +197,20 @@ LLAMA = (
 async def test_a_template_that_knows_tools_decides_how_calls_are_written_unless_it_refuses_the_history(
     thread_model, monkeypatch
 ):
-    model = thread_model._worker.model
+    model = thread_model.engine.model
     renderer = Renderer(model, LLAMA)
-    monkeypatch.setattr(thread_model, "_renderer", renderer)
+    monkeypatch.setattr(thread_model.engine, "_renderer", renderer)
     history = [CALLED[0], {**CALLED[1], "tool_calls": [CALL] * 2}, CALLED[2]]
     for more, opening in (({}, renderer.form.open), ({"history": history}, "<tool_call>")):
         _, deltas, ended = await complete(thread_model, ask(**FIVE, **more, tool_choice="required"))
         assert (ended.finish_reason, set(json.loads(calls_of(deltas)[0][1]))) == ("tool_calls", {"a", "b"})
-        written = b"".join(map(model.piece, model._cached)).decode().rpartition("assistant")[2]
+        written = b"".join(map(model.piece, cached(thread_model))).decode().rpartition("assistant")[2]
         assert written.lstrip().startswith(opening)
     assert renderer.form.name == "llama"
     mentions = "{% if tools %}{# <tool_call> arguments #}{% endif %}{{ messages[0].content }}"
     assert Renderer(model, mentions).form.name == "generic"
     refusing = Renderer(model, "{{ raise_exception(messages[0].content) }}")
-    monkeypatch.setattr(thread_model, "_renderer", refusing)
+    monkeypatch.setattr(thread_model.engine, "_renderer", refusing)
     assert (await fails(thread_model, ask("my secret"))).kind is FailureKind.BAD_REQUEST
 
 
@@ -240,7 +239,7 @@ async def test_with_its_own_ids_and_a_warm_cache_a_continuation_is_the_same_answ
 ):
     whole, deltas, ended = await complete(thread_model, ask(max_tokens=12))
     assert [delta.tokens for delta in deltas] == [1] * 12
-    spell = thread_model._worker.model.spell
+    spell = thread_model.engine.model.spell
     assert all(spell(delta.ids) == delta.text.encode() for delta in deltas)
     assert (ended.finish_reason, ended.usage.completion_tokens) == ("length", 12)
     ids = tuple(token for delta in deltas[:8] for token in delta.ids)
@@ -282,7 +281,7 @@ CUT = "Paris's café—漢字 🎉 beauti\n\n  lit; x=f(3)"
 
 
 async def test_it_continues_exactly_wherever_the_text_is_cut(thread_model):
-    model = thread_model._worker.model
+    model = thread_model.engine.model
     for at in range(2, len(CUT) + 1, 3):
         text = CUT[:at]
         word_at = max((i for i, c in enumerate(text) if c.isspace()), default=0)
@@ -290,7 +289,7 @@ async def test_it_continues_exactly_wherever_the_text_is_cut(thread_model):
         rest, deltas, ended = await complete(thread_model, ask(max_tokens=3), prefix)
         # What is in the cache is what the model was made to write: exactly the text and the first token
         # after it; the second one was never computed.
-        written = b"".join(model.piece(token) for token in model._cached)
+        written = b"".join(model.piece(token) for token in cached(thread_model))
         answer = written[written.rindex(b"assistant\n") + len(b"assistant\n") :]
         delivered = (text + rest).encode()
         assert len(answer) >= len(text.encode())
@@ -313,28 +312,32 @@ async def test_the_context_ends_the_answer_and_refuses_what_does_not_fit():
         assert "64" in str((await fails(endpoint, ask("secret " * 100))).error)
 
 
-async def test_measuring_gives_times_and_rates(thread_model, process_model):
-    for model in (thread_model, process_model):
+async def test_measuring_gives_times_and_rates(thread_model, engine_host):
+    for model in (thread_model, engine_host):
         steps, numbers = [], {"prompt_tokens": (8, 16, 10**6), "depths": (8,), "decode_tokens": 4}
         measured = await model.measure(**numbers, progress=lambda *step, steps=steps: steps.append(step))
         assert [one.tokens for one in measured.prefill] == [8, 16]
         assert all(one.seconds_s > 0 for one in measured.prefill)
         assert (measured.decode[0].depth_tokens, measured.decode[0].tps > 0) == (8, True)
         # To start an interpreter takes that long.
-        assert measured.load_s > (0 if model.process_id is None else 0.1)
+        assert measured.load_s > (0 if model is thread_model else 0.1)
         assert (steps, measured.batch_tokens) == ([(1, 3), (2, 3), (3, 3)], 64)
 
 
 async def test_a_full_queue_refuses_and_says_so():
-    endpoint = LlamaCppEndpoint(model="nowhere.gguf", max_queue=1)
-    endpoint._worker._thread = threading.current_thread()  # nothing works on the queue
+    endpoint = EngineEndpoint(model="nowhere.gguf", max_queue=1)
+    endpoint.engine._thread._thread = threading.current_thread()  # nothing works on the queue
     waiting = endpoint.open(ask())
     with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             group.start_soon(waiting.__anext__)
             await anyio.lowlevel.checkpoint()
             failure = await fails(endpoint, ask())
-            assert (failure.kind, "max_queue" in str(failure.error)) == (FailureKind.RATE_LIMIT, True)
+            assert (failure.kind, type(failure.error), failure.retry_after_s) == (
+                FailureKind.RATE_LIMIT,
+                BusyError,
+                1,
+            )
             group.cancel_scope.cancel()
     # Cancelling freed its place.
     with anyio.move_on_after(0.01) as scope:
@@ -343,7 +346,7 @@ async def test_a_full_queue_refuses_and_says_so():
 
 
 async def test_a_model_that_llama_cpp_refuses_says_why(tmp_path, thread_model, capfd):
-    whole = bytearray(thread_model._worker.model.path.read_bytes())
+    whole = bytearray(thread_model.engine.model.path.read_bytes())
     at = whole.index(b"llama", whole.index(b"general.architecture"))
     whole[at : at + 5] = b"lxama"
     path = tmp_path / "unknown.gguf"
@@ -355,23 +358,21 @@ async def test_a_model_that_llama_cpp_refuses_says_why(tmp_path, thread_model, c
     assert (captured.out, captured.err) == ("", "")  # llama.cpp has a lot to say about it
 
 
-@pytest.mark.parametrize("isolation", ["thread", "process"])
-async def test_a_chat_template_that_is_none_is_a_mistake_and_no_crash(isolation):
-    async with fresh(chat_template="{% for", isolation=isolation) as endpoint:
+async def test_a_chat_template_that_is_none_is_a_mistake_and_no_crash():
+    async with fresh(chat_template="{% for") as endpoint:
         with pytest.raises(ConfigurationError, match="chat_template"):
             await endpoint.warm_up()
-        assert endpoint.process_id is None
-        assert endpoint._worker._backoff.left_s(time.monotonic()) == 0
+        assert not endpoint.capabilities().ready
 
 
 async def test_after_a_crash_the_model_is_loaded_again(monkeypatch):
-    def crash(self, ids):
+    def crash(self, parts):
         raise OSError("secret")
 
     async with fresh() as endpoint:
         await endpoint.warm_up()
         with monkeypatch.context() as patch:
-            patch.setattr(NativeModel, "decode", crash)
+            patch.setattr(SequenceModel, "compute", crash)
             failure = await fails(endpoint, ask())
         assert (failure.kind, type(failure.error)) == (FailureKind.CRASHED, LocalModelError)
         assert "failed while it worked" in str(failure.error)

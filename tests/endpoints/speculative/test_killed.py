@@ -24,8 +24,8 @@ from disco import AsyncDisco
 from disco.cost import Phase
 from disco.endpoints.contract import Endpoint
 from disco.endpoints.drafter import Drafted, Drafter, Drafting, DraftOrder
-from disco.endpoints.llamacpp.batching.engine import Limits, VerifyEngine
-from disco.endpoints.llamacpp.batching.engine_endpoint import EngineEndpoint
+from disco.endpoints.llamacpp import EngineEndpoint
+from disco.endpoints.llamacpp.batching.round_limits import Limits
 from disco.endpoints.llamacpp.batching.slots import Slots
 from disco.endpoints.llamacpp.drafting.llamacpp_drafter import LlamaCppDrafting
 from disco.endpoints.speculative.verifier_client import VerifierClient
@@ -233,13 +233,13 @@ async def after_a_killed_drafter(
 
 
 @pytest.mark.slow
-async def test_first_the_drafter_is_killed_and_then_the_server(thread_model, process_model, monkeypatch):
+async def test_first_the_drafter_is_killed_and_then_the_server(thread_model, engine_host, monkeypatch):
     with verify_server() as (process, url):
         async with pair(thread_model, url) as made:
             plain = await ask(made, extra_body={"disco": {"migrate": False, "speculate": False}})
         is_whole(plain)
         with monkeypatch.context() as patch:
-            await after_a_killed_drafter(process_model, url, plain, "draft", 2, patch)
+            await after_a_killed_drafter(engine_host, url, plain, "draft", 2, patch)
         async with pair(thread_model, url, parallel=2) as made:
             trigger = Trigger("window", process.kill, monkeypatch)
             answer = await ask_until(trigger, made)
@@ -258,13 +258,13 @@ async def test_the_server_is_killed_in_each_phase(phase, parallel, thread_model,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parallel", [1, 2])
-async def test_the_drafter_is_killed_in_each_phase(parallel, thread_model, process_model):
+async def test_the_drafter_is_killed_in_each_phase(parallel, thread_model, engine_host):
     with verify_server() as (_, url):
         async with pair(thread_model, url) as made:
             plain = await ask(made, extra_body={"disco": {"migrate": False, "speculate": False}})
         for phase in ("before", "opening", "reading", "alone", "draft", "window", "verdict", "last"):
             with pytest.MonkeyPatch.context() as patch:
-                await after_a_killed_drafter(process_model, url, plain, phase, parallel, patch)
+                await after_a_killed_drafter(engine_host, url, plain, phase, parallel, patch)
 
 
 class Pausing(Drafter):
@@ -309,14 +309,14 @@ class Thinking(ScriptedDevice):
 
 
 @contextlib.asynccontextmanager
-async def served_here(engine: VerifyEngine) -> AsyncIterator[str]:
+async def served_here(local: EngineEndpoint) -> AsyncIterator[str]:
     """A verify server in this process."""
     ready: list[str] = []
     async with (
-        AsyncDisco(local=EngineEndpoint(engine, name="engine"), preset="private") as own,
+        AsyncDisco(local=local, preset="private") as own,
         anyio.create_task_group() as group,
     ):
-        group.start_soon(partial(serve, own, port=0, key=KEY, verifier=engine, on_ready=ready.append))
+        group.start_soon(partial(serve, own, port=0, key=KEY, verifier=local.engine, on_ready=ready.append))
         with anyio.fail_after(60):
             while not ready:  # noqa: ASYNC110 - it calls back
                 await anyio.sleep(0.01)
@@ -339,9 +339,9 @@ async def test_answers_that_lose_their_slot_in_mid_answer_are_the_same(monkeypat
         return slot
 
     monkeypatch.setattr(Slots, "take", watched)
-    engine = VerifyEngine("smollm2-135m", slots=2, context_tokens=256, threads=1, limits=Limits(hold_s=0.01))
+    local = EngineEndpoint(name="engine", slots=2, context_tokens=256, threads=1, limits=Limits(hold_s=0.01))
     found: dict[tuple[int, bool], Any] = {}
-    async with served_here(engine) as url, pair(Thinking(Pausing(0.1)), url) as made:
+    async with served_here(local) as url, pair(Thinking(Pausing(0.1)), url) as made:
 
         async def answer(number: int, *, drafted: bool) -> None:
             asked = [{"role": "user", "content": f"Write the number {number} as a word, ten times."}]

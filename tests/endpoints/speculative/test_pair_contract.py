@@ -15,9 +15,7 @@ from loops import by_turns
 from serving import Served, serving
 
 from disco import AsyncDisco
-from disco.endpoints.llamacpp import LlamaCppEndpoint
-from disco.endpoints.llamacpp.batching.engine import VerifyEngine
-from disco.endpoints.llamacpp.batching.engine_endpoint import EngineEndpoint
+from disco.endpoints.llamacpp import EngineEndpoint
 from disco.endpoints.openai_api import OpenAIEndpoint
 from disco.endpoints.speculative import SpeculativeEndpoint
 from disco.endpoints.speculative.pairing import Pairing
@@ -42,14 +40,15 @@ SELDOM = {
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
-    engine = VerifyEngine("smollm2-135m", slots=3, context_tokens=2048, threads=1)
-    local = EngineEndpoint(engine, name="verifier")
-    with serving(lambda **more: AsyncDisco(local=local, policy="private", **more), verifier=engine) as made:
+    local = EngineEndpoint(model="smollm2-135m", name="verifier", slots=3, context_tokens=2048, threads=1)
+    with serving(
+        lambda **more: AsyncDisco(local=local, policy="private", **more), verifier=local.engine
+    ) as made:
         yield made
 
 
 @asynccontextmanager
-async def pair(served: Served, drafter: LlamaCppEndpoint) -> AsyncIterator[SpeculativeEndpoint]:
+async def pair(served: Served, drafter: EngineEndpoint) -> AsyncIterator[SpeculativeEndpoint]:
     """The pair as a client has it that has been used: its pool is full of idle connections."""
     async with openai.AsyncOpenAI(api_key="none", base_url=served.base_url, max_retries=0) as client:
         pairing = Pairing(drafter.drafter())
@@ -74,7 +73,7 @@ async def pair(served: Served, drafter: LlamaCppEndpoint) -> AsyncIterator[Specu
 
 @pytest.mark.parametrize(("check", "backend"), by_turns(CHECKS, 0, SELDOM))
 def test_the_pair_keeps_the_contract(
-    served: Served, thread_model: LlamaCppEndpoint, check: Check, backend: str
+    served: Served, thread_model: EngineEndpoint, check: Check, backend: str
 ) -> None:
     async def main() -> None:
         with anyio.fail_after(300):
@@ -84,7 +83,7 @@ def test_the_pair_keeps_the_contract(
     anyio.run(main, backend=backend)
 
 
-def test_answers_that_are_given_up_hold_no_place(served: Served, thread_model: LlamaCppEndpoint) -> None:
+def test_answers_that_are_given_up_hold_no_place(served: Served, thread_model: EngineEndpoint) -> None:
     """More of them than the server has slots; and those that it wrote for itself."""
 
     async def main() -> None:
@@ -108,9 +107,8 @@ def test_answers_that_are_given_up_hold_no_place(served: Served, thread_model: L
 )
 def test_the_contexts_of_both_end_as_they_do_alone(device_tokens: int, drafts: bool) -> None:
     """The server's ends the answer; the drafter's ends the drafts, and is no error."""
-    engine = VerifyEngine("smollm2-135m", slots=1, context_tokens=96, threads=1)
-    local = EngineEndpoint(engine, name="verifier")
-    device = LlamaCppEndpoint(name="device", context_tokens=device_tokens, threads=1)
+    local = EngineEndpoint(model="smollm2-135m", name="verifier", slots=1, context_tokens=96, threads=1)
+    device = EngineEndpoint(name="device", context_tokens=device_tokens, threads=1)
     request = ask("Count from one to a hundred, in words.", max_tokens=None)
 
     async def main() -> None:
@@ -126,5 +124,7 @@ def test_the_contexts_of_both_end_as_they_do_alone(device_tokens: int, drafts: b
             assert attempt.speculation.alone_tokens + attempt.speculation.distributed_tokens > 20
         await device.aclose()
 
-    with serving(lambda **more: AsyncDisco(local=local, policy="private", **more), verifier=engine) as small:
+    with serving(
+        lambda **more: AsyncDisco(local=local, policy="private", **more), verifier=local.engine
+    ) as small:
         anyio.run(main)

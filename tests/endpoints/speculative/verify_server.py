@@ -145,7 +145,8 @@ class VerifyServer:
         self.rejected += max(0, len(round_.draft) - max(0, len(verdict.ids) - 1)) if new else 0
         content = verdict.to_json()
         content["deltas"] = [
-            {**one, "text": f" {TARGET[one['at']]}", "ids": [TARGET[one["at"]]]} for one in verdict.deltas
+            {**one, "delta": {"content": f" {TARGET[one['at']]}"}, "ids": [TARGET[one["at"]]]}
+            for one in verdict.deltas
         ]
         content |= {"prompt_tokens": len(PROMPT), "completion_tokens": answer.length}
         content |= {"rejected_tokens": self.rejected, "compute_s": _TOKEN_S}

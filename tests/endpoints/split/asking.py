@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import anyio
 
-from disco.endpoints.llamacpp.batching.engine import VerifyEngine
-from disco.endpoints.llamacpp.batching.engine_endpoint import EngineEndpoint
+from disco.endpoints.llamacpp import EngineEndpoint
 from disco.endpoints.split.layer_link import LayerServer
 from disco.endpoints.split.split_endpoint import SplitEndpoint
 from disco.endpoints.split.wire import Dtype
@@ -63,7 +62,7 @@ def split_of(
 
 def whole_of(tiny, **options) -> EngineEndpoint:
     given = {"slots": 2, "batch_tokens": 512, "context_tokens": 1024, **options}
-    return EngineEndpoint(VerifyEngine(tiny.whole, name="whole", **given), name="whole")
+    return EngineEndpoint(model=tiny.whole, name="whole", **given)
 
 
 @asynccontextmanager

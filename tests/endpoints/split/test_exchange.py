@@ -16,6 +16,7 @@ class Link:
 
     def __init__(self, breaks=()):
         self.is_open, self.sent, self.breaks, self.replies = True, [], set(breaks), []
+        self.waits = []  # for how many rows each reply is given time
 
     def open(self):
         self.is_open = True
@@ -29,8 +30,13 @@ class Link:
         return number
 
     def receive(self, stop, until):
-        del stop, until
-        return self.replies.pop(0)
+        del stop
+        self.waits.append(until)
+        reply = self.replies.pop(0)
+        if isinstance(reply, Exception):
+            self.is_open = False
+            raise reply
+        return reply
 
     def until(self, rows):
         return float(rows)
@@ -92,6 +98,27 @@ def test_what_the_server_has_lost_is_sent_from_there_on_and_answered_once():
         (19, 1, 0),
         (20, 2, 1),
     ]
+
+
+def test_a_reply_has_time_for_all_rows_that_are_sent_again_before_it():
+    link = Link()
+    exchange = made(link)
+    exchange.send(rows(0, 2000, 2, 1))
+    exchange.send(rows(1, 500, 3, 1))
+    # Frames 2 to 252 catch up with the first slot, 253 to 316 with the second.
+    link.replies = [lost(0, 0), lost(1, 0), states(252, 1), states(316, 1)]
+    exchange.collect()
+    assert [number for number, *_, wanted in link.sent if wanted] == [0, 1, 252, 316]
+    assert link.waits == [5, 5 + 2000, 5 + 2000 + 500, 3 + 500]
+
+
+def test_what_was_on_a_broken_way_is_not_waited_for():
+    link = Link()
+    exchange = made(link)
+    exchange.send(rows(0, 16, 2, 1))
+    link.replies = [lost(0, 0), LinkLost("broken"), states(4, 1)]
+    exchange.collect()
+    assert link.waits == [2, 18, 2]
 
 
 def test_a_failure_leaves_nothing_that_a_later_answer_would_wait_for():

@@ -77,7 +77,9 @@ FRAMES = [0, 1, CHUNKS - 1, CHUNKS, CHUNKS + 1, CHUNKS + 4]  # of the prompt, an
 )
 def test_a_link_that_breaks_at_any_frame_and_a_server_that_forgets(tiny, stand_in, wanted, what, drafted):
     async def main():
-        async with running(split_of(tiny, stand_in, drafted=drafted, chunks=16, branches=2)) as split:
+        async with running(
+            split_of(tiny, stand_in, slots=1, drafted=drafted, chunks=16, branches=2)
+        ) as split:
             for number in FRAMES:
                 stand_in.forget()
                 await asked(split, ask("Something else.", max_tokens=2))  # no chunk of the prompt is known

@@ -4,8 +4,7 @@ import anyio
 import numpy as np
 import pytest
 
-from disco.endpoints.llamacpp.batching.engine import VerifyEngine
-from disco.endpoints.llamacpp.batching.engine_endpoint import EngineEndpoint
+from disco.endpoints.llamacpp import EngineEndpoint
 from disco.endpoints.llamacpp.layers.cut import cut_model
 from disco.endpoints.llamacpp.model.model_files import resolve_model
 from disco.endpoints.split.layer_link import LayerServer
@@ -35,7 +34,7 @@ async def compared(parts, prompts, *, tokens, window):
         for temperature in (0.0, 0.8)
     ]
     whole = EngineEndpoint(
-        VerifyEngine("smollm2-135m", slots=1, context_tokens=512, batch_tokens=CHUNK), name="whole"
+        model="smollm2-135m", name="whole", slots=1, context_tokens=512, batch_tokens=CHUNK
     )
     async with running(whole):
         wanted = [await asked(whole, request) for request in requests]

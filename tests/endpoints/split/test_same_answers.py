@@ -199,7 +199,7 @@ def test_an_answer_that_lost_its_slot_is_read_again(tiny, stand_in):
     async def main():
         options = {"slots": 1, "limits": Limits(hold_s=0.0), "batch_tokens": 16}
         async with running(whole_of(tiny, **options)) as whole:
-            wanted = await writes(whole._engine)
+            wanted = await writes(whole.engine)
         split = split_of(tiny, stand_in, slots=1, chunks=16)
         split.engine._limits = options["limits"]
         async with running(split):

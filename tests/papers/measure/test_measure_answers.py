@@ -103,7 +103,6 @@ def test_a_file_that_may_not_be_written_is_refused_before_the_work(texts, tmp_pa
 
 @pytest.mark.real
 def test_a_question_that_does_not_fit_the_model_is_an_error_in_words(texts, tmp_path, capsys):
-    pytest.importorskip("llama_cpp")
     texts.write_text(texts.read_text().replace("The mill", "The mill " * 9_000))
     assert main(["answers", "--texts", str(texts), "--out", str(tmp_path / "t.csv")]) == 2
     assert "context" in capsys.readouterr().err
@@ -112,7 +111,6 @@ def test_a_question_that_does_not_fit_the_model_is_an_error_in_words(texts, tmp_
 @pytest.mark.slow
 @pytest.mark.real
 def test_numbers_are_kept_and_a_run_goes_on_where_it_ended(texts, tmp_path, capsys):
-    pytest.importorskip("llama_cpp")
     out, part = tmp_path / "t.csv.gz", tmp_path / "t.csv.gz.part"
     command = [
         "answers",

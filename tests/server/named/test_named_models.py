@@ -22,8 +22,7 @@ from disco.cli.serving.serve_clients import ClientMaker
 from disco.cli.serving.settings import read_settings
 from disco.client.endpoint_catalog.catalog import CatalogEntry
 from disco.cost.budget_limiter import Limit
-from disco.endpoints.llamacpp import LlamaCppEndpoint
-from disco.endpoints.prebuilt.prebuilt_endpoint import PrebuiltEndpoint
+from disco.endpoints.host import HostEndpoint
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from disco.errors import ConfigurationError, ModelFileError
@@ -95,12 +94,10 @@ def away(server, more: str = "") -> str:
 TWO = 'default = "here"\n[models.here]\npreset = "private"\n[models.away]\nlocal = "none"\nmodel = "theirs-4o"\n'
 
 
-@pytest.mark.parametrize(
-    ("runtime", "kind"), [("prebuilt", PrebuiltEndpoint), ("compiled", LlamaCppEndpoint)]
-)
-def test_the_runtime_of_the_file_is_that_of_its_local_models(served, runtime, kind):
+@pytest.mark.parametrize("runtime", ["llama-server", "engine"])
+def test_the_runtime_of_the_file_is_that_of_its_local_models(served, runtime):
     one = served(f'local = "smollm2-135m"\nruntime = "{runtime}"\n[models.here]\npreset = "private"\n')
-    assert type(one.models.named[0].client.router.local) is kind
+    assert one.models.named[0].client.router.local.runtime == runtime
 
 
 def test_a_name_picks_the_client_and_the_server_gets_its_own_name_for_the_model(served):
@@ -265,8 +262,8 @@ def test_one_local_model_is_loaded_once_and_two_have_breakers_of_their_own(serve
     identities = [router.endpoints.members(None)[0].identity for router in (a, b, c)]
     assert identities[0] == identities[1] != identities[2]
     assert a.health is c.health
-    # Nor do two of the prebuilt runtime, whose addresses are the same.
-    entries = [CatalogEntry(PrebuiltEndpoint(model=name, name="device")) for name in ("a.gguf", "b.gguf")]
+    # Nor do two of the same kind, whose addresses are the same.
+    entries = [CatalogEntry(HostEndpoint(model=name, name="device")) for name in ("a.gguf", "b.gguf")]
     assert entries[0].address == entries[1].address
     assert entries[0].identity != entries[1].identity
     assert one.models.attachable is a.local

@@ -13,7 +13,7 @@ from disco.endpoints.llamacpp.model.model_files import resolve_model
 from disco.testing import ModelServer
 from disco.testing.model_server import free_port
 
-__all__ = ["LlamaServer", "free_port", "llama_cpp_server", "native_llama_server", "smollm2_gguf"]
+__all__ = ["LlamaServer", "free_port", "model_server", "native_llama_server", "smollm2_gguf"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ def smollm2_gguf() -> Path:
 
 
 @contextlib.contextmanager
-def llama_cpp_server(*, context_tokens: int = 2048, api_key: str | None = None) -> Iterator[LlamaServer]:
-    """llama-cpp-python's server (the demo's), on one thread; it takes any key when `api_key` is None."""
+def model_server(*, context_tokens: int = 2048, api_key: str | None = None) -> Iterator[LlamaServer]:
+    """The demonstration's server, on one thread; it takes any key when `api_key` is None."""
     with ModelServer(context_tokens=context_tokens, api_key=api_key) as server:
         yield LlamaServer(server.base_url, server.model_name, server.model, server.pid)
 

@@ -28,7 +28,9 @@ __all__ = ["KINDS", "EndpointStatistics", "Keep", "PlannedStarts", "Statistics",
 NEW_WEIGHT = 0.3  # weight of the newest answer in the running means below
 FEWEST_STARTS = 5  # of a device that no profile describes, before its line counts as measured
 SLOWEST_READ = 0.98  # quantile of the device's time to read a long prompt that a plan allows for
-_LAST_PART = 0.1  # of the time that loading usually takes: expected where it has taken longer already
+_LAST_PART = (
+    0.1  # of the time that loading takes, or has taken by now: expected where that is longer than usual
+)
 _TURN_TOKENS = 100  # of an answer, until one was seen: how long it occupies a device is assumed from it
 FEWEST_TOKENS = 8  # shorter answers give no good estimate of a rate
 REFIT_EVERY = 16  # answers between two fits of the policies
@@ -155,7 +157,7 @@ class EndpointStatistics:
 
     def _load_left_s(self, loading_s: float) -> float:
         """Return how long loading will still take; above 0, for the model is not loaded."""
-        return max(self.load_s - loading_s, _LAST_PART * self.load_s)
+        return max(self.load_s - loading_s, _LAST_PART * max(self.load_s, loading_s))
 
     def saw(self, able: Capabilities) -> None:
         """Learn from what the endpoint says of itself: how long its model took to load, once for each time."""

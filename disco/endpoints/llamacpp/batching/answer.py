@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final, Protocol
 
+from disco.endpoints.event_coding import coded
 from disco.endpoints.llamacpp.batching.answer_model import AnswerModel
 from disco.endpoints.llamacpp.model.sampler import Keyed
-from disco.endpoints.llamacpp.output.delta_fields import delta_fields
 from disco.events import Delta, Ended, Usage
 from disco.speculate.messages import Round, Verdict
 
@@ -103,7 +103,7 @@ class Answer:
     def put(self, item: Any) -> None:
         """Take what the job hands over."""
         if isinstance(item, Delta):
-            self._deltas.append((max(len(self.keyed.chosen) - 1, 0), delta_fields(item)))
+            self._deltas.append((max(len(self.keyed.chosen) - 1, 0), coded(item)))
         elif isinstance(item, Ended):
             self.finish_reason = item.finish_reason
             chosen = self.keyed.chosen

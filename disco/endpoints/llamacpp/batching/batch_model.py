@@ -1,18 +1,22 @@
-"""What the engine of a verify server needs of its model."""
+"""What the engine needs of its model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from disco.endpoints.llamacpp.constraints import Vocabulary
+from disco.endpoints.llamacpp.model.batch_costs import BatchCosts
 from disco.endpoints.llamacpp.model.sequences import Rows
 from disco.endpoints.llamacpp.model.stop_flag import StopFlag
 from disco.endpoints.llamacpp.prompting.token_healing import PieceIndex
+
+if TYPE_CHECKING:
+    from disco.endpoints.llamacpp.saving.prompt_keeper import PromptKeeper
 
 __all__ = ["BatchModel"]
 
@@ -31,6 +35,13 @@ class BatchModel(Protocol):
     vocabulary_tokens: int
     index: PieceIndex
     bos_token: int
+    parameters: int
+    threads: int
+    load_s: float
+    batch_costs: BatchCosts
+    keeper: PromptKeeper | None
+    cuts: bool
+    """Whether the end of a cache can be dropped; where not, nothing is computed ahead, and no pass is filled up."""
     bos_text: str
     eos_text: str
     template: str | None
@@ -63,6 +74,14 @@ class BatchModel(Protocol):
     def compute(self, parts: Sequence[Rows]) -> list[int]: ...
 
     def synchronise(self) -> None: ...
+
+    def state_bytes(self, sequence: int) -> int: ...
+
+    def sequence_tokens(self, sequence: int) -> int: ...
+
+    def sequence_state(self, sequence: int, length: int) -> memoryview | None: ...
+
+    def put_sequence_state(self, sequence: int, state: bytearray | memoryview) -> None: ...
 
     def cut(self, slot: int, length: int) -> bool: ...
 

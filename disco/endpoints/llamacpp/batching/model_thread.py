@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -22,6 +23,8 @@ class Steps(Protocol):
     def step(self, now: float, /) -> bool:
         """Compute one pass; return whether there may be another."""
 
+
+_log = logging.getLogger("disco")
 
 S = TypeVar("S", bound=Steps)
 
@@ -66,6 +69,11 @@ class ModelThread(Generic[S]):
         """Whether there is no model, and nobody has asked for it."""
         return self.scheduler is None and not self._orders
 
+    @property
+    def has_orders(self) -> bool:
+        """Whether orders wait."""
+        return bool(self._orders)
+
     def submit(self, order: Callable[[S], None], refuse: Callable[[Exception | None], None]) -> None:
         """Have the thread carry out an order; `refuse` is called instead where it cannot, with why."""
         with self._lock:
@@ -84,10 +92,10 @@ class ModelThread(Generic[S]):
             self.closing = True
             self._lock.notify()
 
-    def join(self) -> None:
-        """Wait until the thread has ended."""
+    def join(self, timeout_s: float | None = None) -> None:
+        """Wait until the thread has ended, but no longer than the timeout."""
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(timeout_s)
 
     def _main(self) -> None:
         while self._wait():
@@ -126,6 +134,13 @@ class ModelThread(Generic[S]):
             refused = [refuse for _, refuse in self._orders]
             self._orders.clear()
         scheduler, self.scheduler = self.scheduler, None
-        why = self._give_up(scheduler, why)
+        try:
+            why = self._give_up(scheduler, why)
+        except Exception as exc:  # noqa: BLE001 - the thread must live on: the next order loads the model again
+            _log.error("%s: the model could not be given up (%s)", self._name, type(exc).__name__)
+            why = why or exc
         for refuse in refused:
-            refuse(why)
+            try:
+                refuse(why)
+            except Exception as exc:  # noqa: BLE001 - one client's; the others must hear of it, too
+                _log.error("%s: an order could not be refused (%s)", self._name, type(exc).__name__)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["AnswerLost", "ModelChanged", "RoundRefused", "Superseded"]
+from typing import Final
+
+__all__ = ["REFUSALS", "AnswerLost", "ModelChanged", "RoundRefused", "Superseded"]
 
 
 class RoundRefused(Exception):
@@ -38,3 +40,7 @@ class Superseded(RoundRefused):
 
     code = "superseded"
     message = "This round came again on another connection, and is answered there."
+
+
+REFUSALS: Final = {kind.code: kind for kind in (AnswerLost, ModelChanged, Superseded)}
+"""Each of them by its code."""

@@ -1,4 +1,7 @@
-"""Decides what the model computes next: which rounds have their turn, who gets a slot, and which rows share a pass.
+"""Decides what the model computes next: which answers have their turn, who gets a slot, and which rows share a pass.
+
+An answer is wanted while somebody waits for more of it: a job until it is over, paused or without orders, an answer
+that is asked for by rounds while one is worked on. Else it is idle, and keeps slot and cache until another needs them.
 
 Nothing here reads a clock or waits: the engine's thread calls `step` with the time, and tests do so with any time. A
 prompt is read in batches of its own between the windows, one batch of one prompt at a time, so that a window waits for
@@ -10,6 +13,9 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 from disco.endpoints.llamacpp.batching.answer import Answer, Asked, Order
@@ -27,9 +33,11 @@ from disco.endpoints.llamacpp.batching.slots import Slots
 from disco.endpoints.llamacpp.batching.verify_curve import VerifyCurve
 from disco.endpoints.llamacpp.model.sampler import Keyed
 from disco.endpoints.llamacpp.model.sequences import Rows
-from disco.endpoints.llamacpp.refusals import malformed
-from disco.endpoints.llamacpp.runtime.job import failure_of
-from disco.errors import EndpointFailure, FailureKind, LocalModelError
+from disco.endpoints.llamacpp.model.stop_flag import Aborted
+from disco.endpoints.llamacpp.refusals import malformed, too_busy
+from disco.endpoints.llamacpp.runtime.job import Job, failure_of
+from disco.endpoints.llamacpp.saving.idle_saving import IdleSaving
+from disco.errors import EndpointFailure
 
 __all__ = ["Scheduler"]
 
@@ -37,16 +45,46 @@ __all__ = ["Scheduler"]
 _MOST_ROUNDS: Final = 16  # of one answer, that wait
 
 
+@dataclass(slots=True, eq=False)
+class Served:
+    """A job that is served for itself. Mutable.
+
+    Attributes:
+        job: the job.
+        view: the model as the job sees it.
+        turn: see `Answer`.
+    """
+
+    job: Job
+    view: AnswerModel
+    turn: int = 0
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody waits for more of it."""
+        return not self.view.ready or self.job.ready
+
+
+Work = Answer | Served
+
+
 class Scheduler:
-    """All answers of one model. Used by one thread. Mutable.
+    """All answers of one model. Used by one thread, but for `ahead`, `queued`, `computes_only`, `stop`. Mutable.
 
     Args:
         model: computes.
         curve: seconds of a pass by its rows.
         limits: of time and number.
-        name: of the server's model, for messages.
+        name: of the model, for messages.
         timer: s, for the time that batches take.
         fingerprint: of the model; None: orders are not compared with it.
+        saving: saves prompts while there is nothing else to do; None: none is saved.
+        stopped: asked where a pass or a job was stopped: whether all is to end. If not, only a job was cancelled.
+
+    Attributes:
+        slots: of the model.
+        passes: how many were computed.
+        saving: see above.
     """
 
     def __init__(
@@ -58,6 +96,8 @@ class Scheduler:
         name: str,
         timer: Callable[[], float],
         fingerprint: str | None = None,
+        saving: Callable[[Slots], IdleSaving] | None = None,
+        stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         self._model = model
         self._curve = curve
@@ -65,16 +105,114 @@ class Scheduler:
         self._name = name
         self._timer = timer
         self._fingerprint = fingerprint
-        self.slots = Slots(model.slots, limits.hold_s)
+        self._stopped = stopped
+        self.slots = Slots(model.slots)
         self._room = self.slots.room(model.context_tokens)
         self._answers: OrderedDict[str, Answer] = OrderedDict()  # by when they were heard of
         self._changed: deque[Answer] = deque()  # rounds may begin
-        self._busy: dict[str, Answer] = {}  # with an active round
-        self._queue: OrderedDict[str, Answer] = OrderedDict()  # wait for a slot
+        self._jobs: dict[Job, Served] = {}
+        self._told: dict[Served, None] = {}  # may have something to do that needs no pass
+        self._busy: dict[Work, None] = {}  # wanted
+        self._queue: dict[Work, None] = {}  # wait for a slot
         self._late: dict[str, Answer] = {}  # a round waits for an earlier one
+        self._computed: tuple[Work, ...] = ()  # whose rows are being computed
+        self._running: Job | None = None
         self._turns = 0
+        self.passes = 0
+        self.saving = None if saving is None else saving(self.slots)
 
-    # What clients ask for
+    # Jobs
+
+    def begin(self, job: Job, now: float) -> None:
+        """Take a job."""
+        hold_s = 0.0 if job.resident else self._limits.hold_s
+        view = AnswerModel(self._model, job.keyed, self.slots, hold_s=hold_s, whole_batches=False)
+        served = self._jobs[job] = Served(job, view)
+        self._want(served)
+        self._resume(served, now)
+
+    def tell(self, job: Job) -> None:
+        """Let a job see what has changed for it: its flags, or its orders."""
+        served = self._jobs.get(job)
+        if served is not None:
+            self._told[served] = None
+
+    def cancel(self, job: Job, now: float) -> None:
+        """Leave a job, and close its mailbox; its slot is free, and its cache stays there. Idempotent."""
+        served = self._jobs.get(job)
+        if served is not None:
+            self._end(served, now)
+
+    def computes_only(self, job: Job) -> bool:
+        """Return whether the pass that is being computed is of this job alone, so that it may be stopped."""
+        computed = self._computed
+        return len(computed) == 1 and computed[0].job is job
+
+    def stop(self) -> None:
+        """Stop the job that goes on just now, where one does: it may be busy with something that is no pass."""
+        running = self._running
+        if running is not None:
+            running.flag.set()
+
+    def lacks_slot(self, job: Job) -> bool:
+        """Return whether a job has no slot, or not any more."""
+        served = self._jobs.get(job)
+        return served is not None and served.view.slot is None
+
+    @property
+    def is_computing(self) -> bool:
+        """Whether a pass is being computed."""
+        return bool(self._computed)
+
+    @property
+    def queued(self) -> int:
+        """How many answers wait for a slot."""
+        return len(self._queue)
+
+    def ahead(self, now: float) -> int:
+        """Return how many answers a new one would wait for."""
+        return max(len(self._queue) - self.slots.free(now) + 1, 0)
+
+    def _want(self, work: Work) -> None:
+        """Note that somebody asks for more of an answer."""
+        self._busy[work] = None
+        work.view.idle_since = None
+        self._rests(work)
+
+    def _go_on(self, now: float) -> None:
+        """Let jobs go on that need no pass for it."""
+        told, self._told = self._told, {}
+        for served in told:
+            if served.job not in self._jobs or not served.view.ready:
+                continue
+            if served.job.flag.is_set() or served.job.ready:
+                if served not in self._busy:
+                    self._want(served)
+                self._resume(served, now)
+
+    def _came_to_rest(self, served: Served, now: float) -> None:
+        if served.view.ready:
+            served.view.hold()  # others compute before the job goes on
+        if not served.is_wanted:
+            self._busy.pop(served, None)
+            served.view.idle_since = now
+        elif served.view.ready:
+            self._told[served] = None  # it only lets others come between
+
+    def _end(self, served: Served, now: float, failure: EndpointFailure | None = None) -> None:
+        job = served.job
+        del self._jobs[job]
+        self._busy.pop(served, None)
+        self._queue.pop(served, None)
+        self._told.pop(served, None)
+        self._release(served, now)
+        with suppress(Exception):  # whatever it holds, others must not suffer for it
+            job.close()
+        if failure is not None:
+            job.mail.put(failure)
+        job.mail.close()
+
+    # Rounds
 
     def ask(self, asked: Asked, order: Order | None, now: float) -> None:
         """Take a round."""
@@ -145,7 +283,8 @@ class Scheduler:
                 raise self._too_busy(f"it keeps {len(self._answers):,} answers")
             self._forget(left, AnswerLost(), now)
         keyed = Keyed(order.seed, deque(order.ids))
-        answer = Answer(key, AnswerModel(self._model, keyed), keyed, now)
+        view = AnswerModel(self._model, keyed, self.slots, hold_s=self._limits.hold_s, whole_batches=True)
+        answer = Answer(key, view, keyed, now)
         answer.job = order.make(answer)
         if answer.job is None:
             answer.finish_reason = "length"
@@ -162,10 +301,9 @@ class Scheduler:
         return oldest if is_idle else None
 
     def _too_busy(self, why: str) -> EndpointFailure:
-        message = (
-            f"The verify server of {self._name!r} is too busy: {why}. Send fewer at a time, or try again."
+        return too_busy(
+            f"The model of {self._name!r} is too busy: {why}. Send fewer at a time, or try again."
         )
-        return EndpointFailure(FailureKind.RATE_LIMIT, LocalModelError(message), retry_after_s=1.0)
 
     # What the model does
 
@@ -178,17 +316,19 @@ class Scheduler:
         """
         self._expire(now)
         self._start(now)
+        self._go_on(now)
         self._seat(now)
-        windows: list[tuple[Answer, Rows]] = []
-        reading: tuple[Answer, Rows] | None = None
-        for answer in self._busy.values():
-            if answer.view.slot is not None and not answer.view.ready:
-                rows, is_window = answer.view.next_rows()
+        windows: list[tuple[Work, Rows]] = []
+        reading: tuple[Work, Rows] | None = None
+        alone = [work for work in self._busy if self._is_alone(work) and work.view.slot is not None]
+        for work in alone or self._busy:
+            if work.view.slot is not None and not work.view.ready:
+                rows, is_window = work.view.next_rows()
                 if is_window:
-                    windows.append((answer, rows))
+                    windows.append((work, rows))
                 elif reading is None:
-                    reading = answer, rows
-        turn = min((answer.turn for answer, _ in windows), default=self._turns)
+                    reading = work, rows
+        turn = min((work.turn for work, _ in windows), default=self._turns)
         try:
             if reading is not None and reading[0].turn <= turn:
                 self._compute([reading], now, waits=not reading[0].view.has_more_prompt)
@@ -196,7 +336,13 @@ class Scheduler:
                 self._compute_windows(windows, now)
         except EndpointFailure as lost:  # what the model needs elsewhere; the model itself stays
             self.fail_all(lost)
-        return bool(windows) or reading is not None
+        works = bool(windows or self._told) or reading is not None
+        if self.saving is not None:
+            if works:
+                self.saving.worked(now)
+            elif self.saving.due_at <= now:
+                self.saving.save(now)
+        return works
 
     @property
     def wake_at(self) -> float:
@@ -206,17 +352,21 @@ class Scheduler:
             times.append(self.slots.next_idle)
         if self._answers:
             times.append(next(iter(self._answers.values())).heard_s + self._limits.forget_s)
-        return min(times, default=float("inf"))
+        if self.saving is not None:
+            times.append(self.saving.due_at)
+        return min(times, default=inf)
 
     @property
     def waiting(self) -> int:
-        """How many rounds wait for the model or are worked on."""
+        """How many answers wait for the model or are worked on."""
         return len(self._busy)
 
-    def fail_all(self, failure: Exception) -> None:
+    def fail_all(self, failure: EndpointFailure) -> None:
         """Forget all answers: the model is lost, or goes, and its slots with it."""
         for answer in tuple(self._answers.values()):
             self._forget(answer, failure, 0.0)
+        for served in tuple(self._jobs.values()):
+            self._end(served, 0.0, failure)
 
     def _expire(self, now: float) -> None:
         while self._answers:
@@ -243,33 +393,41 @@ class Scheduler:
                 if asked is None:
                     break
                 if answer.begin(asked):
-                    self._busy[answer.key] = answer
-                    answer.view.idle_since = None
-                    self._rests(answer)
+                    self._want(answer)
                     if answer.view.ready:  # a new one
                         self._resume(answer, now)
             if answer.active is None and answer.asked:
                 self._late[answer.key] = answer
 
     def _seat(self, now: float) -> None:
-        for answer in self._busy.values():
-            if answer.view.waits_for_slot and answer.key not in self._queue:
-                self._queue[answer.key] = answer
-        while self._queue:
-            answer = next(iter(self._queue.values()))
-            slot = self.slots.take(answer.view, answer.view.wanted, now)
+        for work in self._busy:
+            if work.view.waits_for_slot:
+                self._queue.setdefault(work)
+        while self._queue and self.slots.free(now):
+            work = min(self._queue, key=_rank)  # of equal ones the one that has waited longest
+            if any(
+                self._is_alone(one) or self._is_alone(work) for one in self._busy if one.view.slot is not None
+            ):
+                return
+            slot = self.slots.take(work.view, work.view.wanted, now)
             if slot is None:
                 return
-            del self._queue[answer.key]
-            answer.view.seat(slot)
-            if answer.view.ready:
-                self._resume(answer, now)
+            del self._queue[work]
+            work.view.seat(slot)
+            if work.view.ready:
+                self._resume(work, now)
 
-    def _compute_windows(self, windows: list[tuple[Answer, Rows]], now: float) -> None:
-        by_slot = {rows.slot: (answer, rows) for answer, rows in windows}
+    @staticmethod
+    def _is_alone(work: Work) -> bool:
+        return isinstance(work, Served) and work.job.alone
+
+    def _compute_windows(self, windows: list[tuple[Work, Rows]], now: float) -> None:
+        if not self._model.cuts:  # what fills a pass up could not be taken back
+            windows = [min(windows, key=lambda one: one[0].turn)]
         if len(windows) == 1 or not self._model.fills_up:
             self._compute(windows, now)
             return
+        by_slot = {rows.slot: (work, rows) for work, rows in windows}
         most = self._model.most_rows
         lengths = {slot: len(rows.ids) for slot, (_, rows) in by_slot.items()}
         groups = grouped(lengths, self._curve.s, most=most, room=self._room)
@@ -285,7 +443,7 @@ class Scheduler:
 
     def _compute(
         self,
-        members: list[tuple[Answer, Rows]],
+        members: list[tuple[Work, Rows]],
         now: float,
         group: Group | None = None,
         *,
@@ -300,31 +458,76 @@ class Scheduler:
             waits: for the numbers, so that the pass is timed. The batches of a prompt but the last need not: the model
                 may take the next one meanwhile.
         """
-        for answer, rows in members:
-            slot = answer.view.slot
-            assert slot is not None
-            if len(slot.ids) > rows.at:
-                del slot.ids[rows.at :]
-                if not self._model.cut(slot.number, rows.at):
-                    raise LocalModelError("llama.cpp could not drop the end of a cache.")
-            if answer.active is not None and answer.active.begun_s is None:
-                answer.active.begun_s = now
+        for work, _ in members:
+            if isinstance(work, Answer) and work.active is not None and work.active.begun_s is None:
+                work.active.begun_s = now
+        have_room = [self._has_room(work, rows) for work, rows in members]  # each drops what is in the way
+        if not all(have_room):
+            return
         parts, fillers = self._filled([rows for _, rows in members], group)
         began_at = self._timer()
-        places = dict(zip((part.slot for part in parts), self._model.compute(parts), strict=True))
-        if waits:
-            self._model.synchronise()
+        first = self._pass(members, parts, waits=waits)
+        if first is None:
+            return
+        places = dict(zip((part.slot for part in parts), first, strict=True))
         took_s = self._timer() - began_at
         for slot_number, length in fillers:
             self._model.cut(slot_number, length)
-        for answer, rows in members:
-            if answer.active is not None:
-                answer.active.compute_s += took_s
-            self._rests(answer)
-            if answer.view.computed(rows, places[rows.slot]):
-                if answer.active is not None and answer.keyed.chosen:
-                    answer.active.rows += len(rows.ids)
-                self._resume(answer, now + took_s)
+        for work, rows in members:
+            self._rests(work)
+            again = work.view.computed(rows, places[rows.slot], took_s)
+            if isinstance(work, Served):
+                work.job.read_again(again)
+            elif work.active is not None:
+                work.active.compute_s += took_s
+                if work.view.ready and work.keyed.chosen:
+                    work.active.rows += len(rows.ids)
+            if work.view.ready:
+                self._resume(work, now + took_s)
+
+    def _has_room(self, work: Work, rows: Rows) -> bool:
+        """Drop what the cache holds behind the place of the rows; return False where then nothing is left of it."""
+        slot = work.view.slot
+        assert slot is not None
+        if len(slot.ids) > rows.at:
+            del slot.ids[rows.at :]
+            if not self._model.cut(slot.number, rows.at):
+                work.view.lost()
+                return rows.at == 0
+        return True
+
+    def _pass(self, members: list[tuple[Work, Rows]], parts: list[Rows], *, waits: bool) -> list[int] | None:
+        """Compute; return the place of each part's first row, None where the pass was stopped.
+
+        Raises:
+            Aborted: all is to end.
+        """
+        self._computed = tuple(work for work, _ in members)
+        try:
+            # Looked at once more now that `computes_only` knows of the pass, so that no cancelled job is missed.
+            if all(isinstance(work, Served) and work.job.flag.is_set() for work, _ in members):
+                return None
+            first = self._model.compute(parts)
+            if waits:
+                self._model.synchronise()
+            self.passes += 1
+        except Aborted:
+            if self._stopped():
+                raise
+            for part in parts:
+                # Some of the rows may be in the caches.
+                if not self._model.cut(part.slot, part.at) and part.at:
+                    self._empty(part.slot)
+            return None
+        finally:
+            self._computed = ()
+        return first
+
+    def _empty(self, number: int) -> None:
+        slot = self.slots.all[number]
+        slot.ids.clear()
+        if isinstance(slot.holder, AnswerModel):
+            slot.holder.lost()
 
     def _filled(
         self, wanted: Iterable[Rows], group: Group | None
@@ -345,41 +548,62 @@ class Scheduler:
             cuts.append((number, at + len(ids)))
         return parts, cuts
 
-    def _resume(self, answer: Answer, now: float) -> None:
-        """Let the job go on until it needs rows or a slot, and say what is new."""
-        assert answer.job is not None
+    def _resume(self, work: Work, now: float) -> None:
+        """Let a job go on until it needs rows or a slot, and say what is new."""
+        assert work.job is not None
+        self._running = work.job if isinstance(work.job, Job) else None
         try:
-            over = answer.job.run(answer.view)
+            over = work.job.run(work.view)
+        except Aborted:
+            if self._stopped():
+                raise
+            self._fail(work, None, now)
+            return
         except EndpointFailure as failure:
-            self._forget(answer, failure, now)
+            self._fail(work, failure, now)
             return
         except Exception as exc:  # noqa: BLE001 - other answers go on
-            what = f"The verify server of {self._name!r} failed while it wrote an answer"
-            self._forget(answer, failure_of(exc, what), now)
+            self._fail(
+                work, failure_of(exc, f"The model of {self._name!r} failed while it wrote an answer"), now
+            )
+            return
+        finally:
+            self._running = None
+        if isinstance(work, Served):
+            if over:
+                self._end(work, now)
+            else:
+                self._came_to_rest(work, now)
             return
         if over:
-            answer.over()
-            self._release(answer, now)
-        if answer.active is not None and answer.settle(waiting=len(self._busy) - 1):
-            self._rest(answer, now)
-            self._changed.append(answer)
+            work.over()
+            self._release(work, now)
+        if work.active is not None and work.settle(waiting=len(self._busy) - 1):
+            self._rest(work, now)
+            self._changed.append(work)
 
-    def _rests(self, answer: Answer) -> None:
+    def _fail(self, work: Work, failure: EndpointFailure | None, now: float) -> None:
+        if isinstance(work, Served):
+            self._end(work, now, failure)
+        else:
+            self._forget(work, AnswerLost() if failure is None else failure, now)
+
+    def _rests(self, work: Work) -> None:
         """Note when an answer came to wait for rows: who has waited longest has the next turn."""
         self._turns += 1
-        answer.turn = self._turns
+        work.turn = self._turns
 
     def _rest(self, answer: Answer, now: float) -> None:
         """Note that nobody asks for more of an answer now."""
         if answer.active is None:
-            self._busy.pop(answer.key, None)
-            self._queue.pop(answer.key, None)
+            self._busy.pop(answer, None)
+            self._queue.pop(answer, None)
             if answer.view.idle_since is None:
                 answer.view.idle_since = now
 
-    def _release(self, answer: Answer, now: float) -> None:
-        if answer.view.slot is not None:
-            self.slots.release(answer.view.slot, now)
+    def _release(self, work: Work, now: float) -> None:
+        if work.view.slot is not None:
+            self.slots.release(work.view.slot, now)
 
     def _forget(self, answer: Answer, failure: Exception, now: float) -> None:
         waiting = [*answer.asked.values(), *([answer.active] if answer.active is not None else [])]
@@ -387,10 +611,19 @@ class Scheduler:
         answer.active = None
         answer.over()
         self._release(answer, now)
-        for where in (self._answers, self._busy, self._queue, self._late):
-            where.pop(answer.key, None)
+        self._answers.pop(answer.key, None)
+        self._late.pop(answer.key, None)
+        self._busy.pop(answer, None)
+        self._queue.pop(answer, None)
         for asked in waiting:
             _refuse(asked, failure)
+
+
+def _rank(work: Work) -> int:
+    """Return whose turn it is to get a slot: who goes on, then who begins, last who only helps another."""
+    if isinstance(work, Served) and work.job.resident:
+        return 2
+    return 0 if work.view.length else 1
 
 
 def _refuse(asked: Asked, failure: Exception) -> None:

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from math import inf
+from typing import Final, Protocol
 
 __all__ = ["Holder", "Slot", "Slots", "shared_length"]
 
+_LOSS_COUNTS: Final = 0.5
+
 
 class Holder(Protocol):
-    """An answer that has a slot."""
+    """An answer that has a slot.
+
+    Attributes:
+        slot: which.
+        idle_since: since when it asks for nothing; None while it does.
+        hold_s: how long it keeps the slot then although others wait, s.
+    """
 
     slot: Slot | None
     idle_since: float | None
+    hold_s: float
 
 
 @dataclass(slots=True, eq=False)
@@ -48,32 +58,45 @@ def shared_length(one: Sequence[int], other: Sequence[int]) -> int:
 class Slots:
     """All sequences of a model. Mutable.
 
+    An answer that asks for nothing keeps its slot until others wait for one, and then for its `hold_s`.
+
     Args:
         count: how many there are.
-        hold_s: how long an answer that asks for nothing keeps its slot while others wait, s.
     """
 
-    def __init__(self, count: int, hold_s: float) -> None:
+    def __init__(self, count: int) -> None:
         self.all = [Slot(number) for number in range(count)]
-        self._hold_s = hold_s
 
     def take(self, holder: Holder, ids: Sequence[int], now: float) -> Slot | None:
-        """Give an answer a slot: the free one whose cache has most of `ids`, else that of the answer idle longest.
+        """Give an answer a slot: the best of the free ones, else the one that an idle answer need not have any more.
 
         Returns:
             The slot; None where all are held.
         """
-        free = [slot for slot in self.all if slot.holder is None]
-        if free:
-            slot = max(free, key=lambda one: (shared_length(one.ids, ids), -one.left_at, -one.number))
+        if any(slot.holder is None for slot in self.all):
+            slot = self.best(ids)
         else:
-            idle = [slot for slot in self.all if self._since(slot) + self._hold_s <= now]
-            if not idle:
+            slot = min(self.all, key=_free_at)
+            if _free_at(slot) > now:
                 return None
-            slot = min(idle, key=self._since)
             self.release(slot, now)
         slot.holder, holder.slot = holder, slot
         return slot
+
+    def best(self, ids: Sequence[int]) -> Slot:
+        """Return the free slot that is best for an answer: that left longest, unless it goes on from another's cache.
+
+        It does so where it has more to gain by what both begin with than is lost of the rest, which counts half: nobody
+        may ever ask for it. So a short question leaves the cache of a long conversation alone.
+        """
+        free = [slot for slot in self.all if slot.holder is None] or self.all
+
+        def gain(slot: Slot) -> float:
+            shared = shared_length(slot.ids, ids)
+            return shared - _LOSS_COUNTS * (len(slot.ids) - shared)
+
+        best = max(free, key=lambda slot: (gain(slot), -slot.number))
+        return best if gain(best) > 0 else min(free, key=lambda slot: (slot.left_at, slot.number))
 
     def release(self, slot: Slot, now: float) -> None:
         """Take a slot from its answer; its cache stays."""
@@ -84,18 +107,24 @@ class Slots:
     @property
     def next_idle(self) -> float:
         """When the next slot can be taken from an idle answer; infinite where none can."""
-        return min(map(self._since, self.all), default=float("inf")) + self._hold_s
+        return min(map(_free_at, self.all), default=inf)
 
     @property
     def held(self) -> int:
         """How many slots are held."""
         return sum(slot.holder is not None for slot in self.all)
 
-    @staticmethod
-    def _since(slot: Slot) -> float:
-        since = None if slot.holder is None else slot.holder.idle_since
-        return float("inf") if since is None else since
+    def free(self, now: float) -> int:
+        """Return how many slots a new answer could have at once."""
+        return sum(slot.holder is None or _free_at(slot) <= now for slot in self.all)
 
     def room(self, context_tokens: int) -> Callable[[int], int]:
         """Return how many tokens more a sequence can hold, by its number."""
         return lambda number: context_tokens - len(self.all[number].ids)
+
+
+def _free_at(slot: Slot) -> float:
+    """Return when a slot can be taken from its answer."""
+    holder = slot.holder
+    since = None if holder is None else holder.idle_since
+    return inf if holder is None or since is None else since + holder.hold_s

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from disco.endpoints.llamacpp.model.candidates import Candidates
-from disco.endpoints.llamacpp.model.native import NativeModel
-from disco.endpoints.llamacpp.model.sampler import Keyed, Sampler, log_sum_exp
+from disco.endpoints.llamacpp.model.sampler import Keyed, SampledModel, Sampler, log_sum_exp
 from disco.endpoints.llamacpp.request_params import Sampling, read_params
 from disco.request import Prefix, Request
 from disco.speculate.coupled import gumbel_noise
@@ -56,7 +55,7 @@ class DraftSampler(Sampler):
         seed: of the keyed noise.
     """
 
-    def __init__(self, model: NativeModel, sampling: Sampling, seed: int) -> None:
+    def __init__(self, model: SampledModel, sampling: Sampling, seed: int) -> None:
         self._settled_chain: Any = None
         self._keys = Keyed(seed)
         self._temperature = sampling.temperature

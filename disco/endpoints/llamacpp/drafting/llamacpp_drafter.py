@@ -8,12 +8,11 @@ from typing import Any, Final
 import anyio
 
 from disco.endpoints.drafter import Drafted, Drafter, Drafting, DraftOrder
+from disco.endpoints.llamacpp.batching.engine import Engine
 from disco.endpoints.llamacpp.drafting.draft_job import DraftJob
 from disco.endpoints.llamacpp.drafting.draft_sampler import choosing_params
-from disco.endpoints.llamacpp.model.native import NativeModel
 from disco.endpoints.llamacpp.request_params import Sampling
 from disco.endpoints.llamacpp.runtime.thread_mailbox import Mailbox
-from disco.endpoints.llamacpp.runtime.worker import ModelWorker
 from disco.errors import EndpointFailure, FailureKind, LocalModelError
 from disco.events import Parked, Progress, Usage
 
@@ -23,46 +22,42 @@ _STOP_WITHIN_S: Final = 10.0  # limit of shielded waits; stopping takes millisec
 
 
 class LlamaCppDrafter(Drafter):
-    """Drafts with the model of an endpoint, in the turns between the endpoint's own answers.
+    """Drafts with the model of an endpoint, while the endpoint writes no answers of its own.
 
     Each draft chooses as the endpoint itself would choose with the same keyed noise.
 
-    Mutable: `_open` (draftings that have begun to read, in that order). Only the first has its text in the cache: the
-    others would displace it, and it theirs.
-
     Args:
-        worker: of the endpoint.
+        engine: of the endpoint.
         name: the endpoint's.
         warm_up: loads the model.
     """
 
-    def __init__(self, worker: ModelWorker, *, name: str, warm_up: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, engine: Engine, *, name: str, warm_up: Callable[[], Awaitable[None]]) -> None:
         self.name = name
-        self._worker = worker
+        self._engine = engine
         self._warm_up = warm_up
-        self._open: list[LlamaCppDrafting] = []
 
     @property
     def vocabulary(self) -> str | None:
-        model = self._worker.model
+        model = self._engine.model
         return None if model is None else model.vocabulary
 
     @property
     def ready(self) -> bool:
-        return self._worker.model is not None
+        return self._engine.model is not None
 
     async def warm_up(self) -> None:
         await self._warm_up()
 
     def text_of(self, ids: Sequence[int]) -> str:
-        """Return what tokens spell, for a display; "" where no model is loaded in this process."""
-        model = self._worker.model
-        spelt = model.spell(ids) if isinstance(model, NativeModel) else None
+        """Return what tokens spell, for a display; "" while no model is loaded."""
+        model = self._engine.model
+        spelt = None if model is None else model.spell(ids)
         return (spelt or b"").decode("utf-8", "replace")
 
     def open(self, *, seed: int, sampling: Mapping[str, Any]) -> LlamaCppDrafting:
         params = choosing_params(sampling, name=self.name)
-        return LlamaCppDrafting(self._worker, self._open, params, seed=seed, name=self.name)
+        return LlamaCppDrafting(self._engine, params, seed=seed, name=self.name)
 
 
 class LlamaCppDrafting(Drafting):
@@ -72,17 +67,8 @@ class LlamaCppDrafting(Drafting):
     order).
     """
 
-    def __init__(
-        self,
-        worker: ModelWorker,
-        open_ones: list[LlamaCppDrafting],
-        sampling: Sampling,
-        *,
-        seed: int,
-        name: str,
-    ) -> None:
-        self._worker = worker
-        self._open = open_ones
+    def __init__(self, engine: Engine, sampling: Sampling, *, seed: int, name: str) -> None:
+        self._engine = engine
         self._sampling = sampling
         self._seed = seed
         self._name = name
@@ -97,9 +83,8 @@ class LlamaCppDrafting(Drafting):
         mail = Mailbox()
         job = DraftJob(mail, prompt_ids, self._sampling, seed=self._seed, name=self._name)
         try:
-            self._worker.submit(job)
+            self._engine.submit(job)
             self._job, self._mail = job, mail
-            self._open.append(self)
             await self._result(lambda item: isinstance(item, Parked))
         except BaseException as exc:
             self._leave(exc)
@@ -114,7 +99,7 @@ class LlamaCppDrafting(Drafting):
             raise _misused("An order must have a higher number than those before it.")
         self._asked = order.number
         self._job.give(order)
-        self._worker.tell(self._job)
+        self._engine.tell(self._job)
         try:
             found = await self._result(lambda item: isinstance(item, Drafted) and item.number == order.number)
         except BaseException:
@@ -142,12 +127,11 @@ class LlamaCppDrafting(Drafting):
     def stop(self) -> None:
         if self._job is not None:
             self._job.break_off(self._asked)
-            self._worker.tell(self._job)
+            self._engine.tell(self._job)
 
     @property
     def busy(self) -> bool:
-        others = self._open and self._open[0] is not self
-        return bool(others) or self._worker.occupied_beside(self._job)
+        return self._engine.occupied_beside(self._job)
 
     @property
     def progress(self) -> Progress | None:
@@ -160,10 +144,8 @@ class LlamaCppDrafting(Drafting):
     def _leave(self, why: BaseException | None = None) -> None:
         if self._ended is None:
             self._ended = why if isinstance(why, EndpointFailure) else _misused("The drafting was closed.")
-        if self in self._open:
-            self._open.remove(self)
         if self._job is not None:
-            self._worker.cancel(self._job)
+            self._engine.cancel(self._job)
 
     async def aclose(self) -> None:
         self._leave()

@@ -19,8 +19,8 @@ from zipfile import BadZipFile
 import numpy as np
 import numpy.typing as npt
 
-from disco.endpoints.llamacpp.layers.cut import require_gguf
 from disco.endpoints.llamacpp.layers.layer_files import KEY, read_layer_file
+from disco.endpoints.llamacpp.model.gguf_files import require_gguf
 from disco.endpoints.llamacpp.model.model_files import check_model_file
 from disco.errors import ConfigurationError, ModelFileError
 

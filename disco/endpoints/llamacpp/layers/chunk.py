@@ -122,6 +122,7 @@ class Session:
         key: its name, chosen by the device at random.
         reply: its connection; None while it has none.
         left_s: when it lost the last one.
+        heard_s: when it last connected, asked for something or was answered.
         sequences: by its own numbers.
         load: its rows in a pass, averaged as the monitor's load, at the pass number `load_at`.
         load_at: see `load`.
@@ -130,9 +131,15 @@ class Session:
     key: str = field(repr=False)
     reply: Reply | None = None
     left_s: float = 0.0
+    heard_s: float = 0.0
     sequences: dict[int, Sequence] = field(default_factory=dict)
     load: float = 0.0
     load_at: int = 0
+
+    @property
+    def waits(self) -> bool:
+        """Whether something that it asked for is not answered yet."""
+        return any(one.chunks for one in self.sequences.values())
 
 
 @dataclass(slots=True, eq=False)

@@ -16,7 +16,6 @@ rows are needed from the layer before it.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -37,10 +36,11 @@ from disco.endpoints.llamacpp.layers.cuttable import (
     text_in,
 )
 from disco.endpoints.llamacpp.layers.layer_files import KEY, Part, cut_files, read_layer_file
+from disco.endpoints.llamacpp.model.gguf_files import metadata_entries, require_gguf
 from disco.endpoints.llamacpp.model.model_files import check_model_file
 from disco.errors import ConfigurationError, DiscoError, ModelFileError
 
-__all__ = ["cut_model", "require_gguf"]
+__all__ = ["cut_model"]
 
 _COPIED: Final = 2**24  # bytes of a tensor between two reports of progress
 
@@ -52,21 +52,6 @@ class _Tensor:
     name: str
     kind: Any
     data: npt.NDArray[Any]
-
-
-def require_gguf() -> Any:
-    """Import and return the package `gguf`.
-
-    Raises:
-        ConfigurationError: it is not installed.
-    """
-    if importlib.util.find_spec("gguf") is None:
-        raise ConfigurationError(
-            'Cutting a model needs the packages of the extra "split": pip install "disco-llm[split]"'
-        )
-    import gguf  # noqa: PLC0415 - optional
-
-    return gguf
 
 
 def cut_model(
@@ -241,18 +226,9 @@ def _write(
     if part != "device":  # without a vocabulary llama.cpp asks for its size
         (embedding,) = (one for one in tensors if one.name == "token_embd.weight")
         changed[f"{architecture}.vocab_size"] = len(embedding.data)
-    for field in reader.fields.values():
-        name, kinds = field.name, field.types
-        if name.startswith(("GGUF.", "split.")) or name in ("general.architecture", "general.alignment"):
-            continue  # the writer has its own alignment
-        if part != "device" and name.startswith("tokenizer."):
-            continue
-        is_array = kinds[0] == gguf.GGUFValueType.ARRAY
-        if is_array and len(kinds) == 1:  # an empty one, which the writer refuses
-            continue
-        of_items = kinds[-1] if is_array else None
-        content = changed.pop(name) if name in changed else _content(gguf, field)
-        writer.add_key_value(name, content, kinds[0], sub_type=of_items)
+    for name, content, kind, of_items in metadata_entries(gguf, reader):
+        if part == "device" or not name.startswith("tokenizer."):
+            writer.add_key_value(name, changed.pop(name, content), kind, sub_type=of_items)
     for name, value in changed.items():
         (writer.add_string if isinstance(value, str) else writer.add_uint32)(name, value)
     if part != "device":
@@ -275,11 +251,3 @@ def _write(
                 since = 0
     finally:
         writer.close()
-
-
-def _content(gguf: Any, field: Any) -> Any:
-    """Return what an entry of the metadata holds; texts as bytes, since not every token is valid UTF-8."""
-    if field.types[-1] != gguf.GGUFValueType.STRING:
-        return field.contents()
-    texts = [field.parts[place].tobytes() for place in field.data]
-    return texts if len(field.types) > 1 else texts[0]

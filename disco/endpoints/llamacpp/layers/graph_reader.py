@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import importlib
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from disco.endpoints.llamacpp.model.library import ggml_functions
 
 __all__ = ["GraphReader"]
 
@@ -22,7 +23,7 @@ class GraphReader:
     such as a second one without `begin`, leaves them out.
 
     Args:
-        library: llama_cpp.
+        library: of `load_library`.
         layer: number of the layer in the file.
         most_rows: of a pass.
         hidden: length of a state.
@@ -49,8 +50,12 @@ class GraphReader:
         return self._rows[: self._count]
 
     def _made(self, library: Any, name: bytes) -> Any:
-        ggml = importlib.import_module("llama_cpp._ggml").libggml
-        name_of, size_of, read = ggml.ggml_get_name, ggml.ggml_nbytes, ggml.ggml_backend_tensor_get
+        functions = ggml_functions(library)
+        name_of, size_of, read = (
+            functions.ggml_get_name,
+            functions.ggml_nbytes,
+            functions.ggml_backend_tensor_get,
+        )
         name_of.argtypes, name_of.restype = [ctypes.c_void_p], ctypes.c_char_p
         size_of.argtypes, size_of.restype = [ctypes.c_void_p], ctypes.c_size_t
         read.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t]

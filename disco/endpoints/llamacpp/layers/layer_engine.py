@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from anyio import to_thread
 
-from disco.endpoints.gguf_header import MOST_CONTEXT_TOKENS
+from disco.endpoints.context_size import LEAST_CONTEXT_TOKENS
 from disco.endpoints.llamacpp.batching.model_thread import ModelThread
 from disco.endpoints.llamacpp.batching.verify_curve import MEASURED_ROWS, VerifyCurve, measured_times
 from disco.endpoints.llamacpp.layers.chunk import Chunk, Outcome, Refused
@@ -49,7 +49,7 @@ class LayerConnection:
         self._session = session
         self._clock = clock
         self._mail = Mailbox()
-        self._submit(lambda scheduler: scheduler.connect(session, self._mail), None)
+        self._submit(lambda scheduler: scheduler.connect(session, self._mail, self._clock()), None)
 
     def ask(self, chunk: Chunk) -> None:
         """Have a chunk computed; its outcome comes by `take`."""
@@ -127,7 +127,7 @@ class LayerEngine:
         if slots > 256:  # llama.cpp's own limit
             raise ConfigurationError(f"slots must be at most 256, not {slots}.")
         self.file = read_layer_file(path, "cloud")
-        context_tokens = context_tokens or min(self.file.context_tokens, MOST_CONTEXT_TOKENS)
+        context_tokens = context_tokens or min(self.file.context_tokens, LEAST_CONTEXT_TOKENS)
         most_rows = min(most_rows, context_tokens)
         self._options: dict[str, Any] = {
             "slots": slots,

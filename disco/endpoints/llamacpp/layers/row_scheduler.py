@@ -28,8 +28,9 @@ class LayerLimits:
     """What devices may take.
 
     Attributes:
-        sessions: devices at the same time. Of those that are kept without a connection, the one that left first makes
-            room for a new one.
+        sessions: devices at the same time. For a new one, room is made by the one that left first of those that are
+            kept without a connection; else by the one that has been silent longest of those that have no sequence;
+            else of those that are silent for `idle_s`. Who is sent away may come again.
         sequences: of one session; None: a quarter of the slots, at least 1.
         positions: of one session, in all its sequences; None: as many as they can hold.
         idle_s: for how long a sequence for which nothing is asked keeps its slot while others wait, s.
@@ -79,18 +80,18 @@ class RowScheduler:
 
     # What devices ask for
 
-    def connect(self, key: str, reply: Reply) -> None:
+    def connect(self, key: str, reply: Reply, now: float) -> None:
         """Begin a session, or take it up again; what an older connection of it asked for is forgotten."""
         session = self._sessions.get(key)
         if session is None:
-            if len(self._sessions) >= self._limits.sessions and not self._forget_left():
+            if len(self._sessions) >= self._limits.sessions and not self._make_room(now):
                 _end(reply, Code.BUSY, f"{self._limits.sessions} devices use this server, which is the limit")
                 return
             session = self._sessions[key] = Session(key)
         elif session.reply is not None:
             _end(session.reply, Code.BUSY, "the session has another connection now")
             self._drop_chunks(session)
-        session.reply = reply
+        session.reply, session.heard_s = reply, now
 
     def leave(self, key: str, reply: Reply, now: float) -> None:
         """Note that a connection is gone: nobody waits for its chunks. The sequences stay for a while."""
@@ -113,7 +114,7 @@ class RowScheduler:
             return
         if sequence is None:
             sequence = session.sequences[chunk.sequence] = Sequence(session, chunk.sequence)
-        chunk.asked_s = sequence.heard_s = now
+        chunk.asked_s = sequence.heard_s = session.heard_s = now
         sequence.chunks.append(chunk)
         if sequence not in self._waiting:
             self._waiting[sequence] = None
@@ -187,12 +188,24 @@ class RowScheduler:
                 _end(session.reply, Code.FAILED, text)
         self._sessions.clear()
 
-    def _forget_left(self) -> bool:
-        """Forget the session that has had no connection for longest; return whether there is one."""
+    def _make_room(self, now: float) -> bool:
+        """Forget the session that nobody misses most (`LayerLimits.sessions`); return whether there is one."""
         left = [one for one in self._sessions.values() if one.reply is None]
         if left:
             self._end_session(min(left, key=lambda one: one.left_s))
-        return bool(left)
+            return True
+        silent = [
+            one
+            for one in self._sessions.values()
+            if not one.sequences or (one.heard_s + self._limits.idle_s <= now and not one.waits)
+        ]
+        if not silent:
+            return False
+        session = min(silent, key=lambda one: (bool(one.sequences), one.heard_s))
+        assert session.reply is not None
+        _end(session.reply, Code.BUSY, "another device needs the place, and this one asked for nothing")
+        self._end_session(session)
+        return True
 
     def _end_session(self, session: Session) -> None:
         for sequence in tuple(session.sequences.values()):
@@ -267,7 +280,7 @@ class RowScheduler:
     def _answer(self, sequence: Sequence, outcome: Computed | Refused, now: float) -> None:
         """Say what became of a sequence's first chunk."""
         sequence.chunks.popleft()
-        sequence.heard_s = now
+        sequence.heard_s = sequence.session.heard_s = now
         self._rests(sequence)
         if sequence.session.reply is not None:
             sequence.session.reply.put(outcome)

@@ -57,7 +57,7 @@ class Candidates:
     """A table of candidates, made once for an answer and filled for each token. Mutable: the table.
 
     Args:
-        library: llama_cpp.
+        library: of `load_library`.
         tokens: size of the vocabulary.
     """
 

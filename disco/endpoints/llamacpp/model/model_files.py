@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 from disco.endpoints.gguf_header import GgufError, Header, read_header
+from disco.endpoints.llamacpp.model.library import NoLibrary, find_library
 from disco.errors import ConfigurationError, DiscoError, ModelFileError, nearest
 
 __all__ = [
@@ -15,7 +16,6 @@ __all__ = [
     "check_model_file",
     "file_bytes",
     "require_llama_cpp",
-    "require_runtime",
     "resolve_model",
     "short_name",
 ]
@@ -32,29 +32,13 @@ KNOWN_MODELS = {
 
 
 def require_llama_cpp() -> None:
-    """Raise an error with the remedy where llama-cpp-python is not installed.
+    """Raise an error with the remedy where there is no llama.cpp that the engine can use.
 
     Raises:
-        ConfigurationError: llama-cpp-python is not installed.
+        ConfigurationError: none is installed, or one in a version that the engine does not know.
     """
-    if importlib.util.find_spec("llama_cpp") is None:
-        raise ConfigurationError(
-            'This needs llama-cpp-python: pip install "disco-llm[local]" (compiles llama.cpp, which takes minutes)'
-        )
-
-
-def require_runtime() -> None:
-    """Raise an error with the remedies where there is nothing that could run a model in this process.
-
-    Raises:
-        ConfigurationError: llama-cpp-python is not installed.
-    """
-    if importlib.util.find_spec("llama_cpp") is None:
-        raise ConfigurationError(
-            'The model on this machine needs a runtime. pip install "disco-llm[prebuilt]" needs no compiler; '
-            'pip install "disco-llm[local]" compiles llama.cpp and can do more '
-            '(docs/how-to/install-without-compiler.md). Or use a server that runs here: local="http://localhost:11434/v1#MODEL"'
-        )
+    if isinstance(found := find_library(), NoLibrary):
+        raise ConfigurationError(str(found))
 
 
 def short_name(model: str | os.PathLike[str]) -> str:

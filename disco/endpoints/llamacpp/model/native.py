@@ -10,12 +10,13 @@ import ctypes
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from disco.endpoints.gguf_header import MOST_CONTEXT_TOKENS
+from disco.endpoints.context_size import context_size
+from disco.endpoints.free_memory import free_bytes
 from disco.endpoints.llamacpp.model.batch_costs import BatchCosts
 from disco.endpoints.llamacpp.model.library import forget_errors, load_library, reason, string_length
 from disco.endpoints.llamacpp.model.loading import load_weights
@@ -27,19 +28,9 @@ from disco.errors import ConfigurationError, LocalModelError
 if TYPE_CHECKING:
     from disco.endpoints.llamacpp.saving.prompt_keeper import PromptKeeper
 
-__all__ = ["Aborted", "NativeModel", "StopFlag", "Work", "load_library"]
+__all__ = ["Aborted", "NativeModel", "StopFlag", "load_library"]
 
 _DECODE_ABORTED = 2
-
-
-class Work(Protocol):
-    """Work that a model can be given; `flag` stops it."""
-
-    flag: StopFlag
-
-    def run(self, model: NativeModel) -> bool: ...
-
-    def close(self) -> None: ...
 
 
 class NativeModel(ModelTokens):
@@ -54,11 +45,8 @@ class NativeModel(ModelTokens):
         slots: how many sequences the context has room for; this class uses the first only.
         parameters: number of weights of the model.
         keeper: saves prompts and takes them back; None: none is saved.
-        ready: whether the logits behind the newest `decode` are there; always True. A model that many answers share
-            (`batching.answer_model`) computes them later, and a job gives up control until then.
     """
 
-    ready = True
     keeper: PromptKeeper | None = None
 
     def __init__(
@@ -70,22 +58,22 @@ class NativeModel(ModelTokens):
         batch_tokens: int,
         gpu_layers: int,
         keep_loading: Callable[[], bool],
-        slots: int = 1,
+        slots: int | None = 1,
     ) -> None:
         """Load the model.
 
         Args:
             path: a GGUF file.
-            context_tokens: size of the context; None takes what the model was trained with, at most 4,096.
+            context_tokens: size of the context; None: what `context_size` gives it.
             threads: for prompt and decoding alike.
             batch_tokens: how many prompt tokens are computed at once.
             gpu_layers: how many layers go to a GPU, -1 for all, where llama.cpp was built for a GPU.
             keep_loading: called while loading; returning False stops the loading.
-            slots: how many sequences, each with room for `context_tokens`.
+            slots: how many sequences, each with room for `context_tokens`; None: what `context_size` gives.
 
         Raises:
             LocalModelError: llama.cpp refused the file or could not allocate the memory.
-            ConfigurationError: the model is not a chat model.
+            ConfigurationError: the model is not a chat model, or was trained with less context.
         """
         began_at = time.perf_counter()
         header = check_model_file(path)
@@ -93,11 +81,18 @@ class NativeModel(ModelTokens):
         self.vocabulary = header.vocabulary
         self._lib = load_library()
         forget_errors()
-        self.slots = slots
+        size = context_size(
+            header,
+            file_bytes=path.stat().st_size,
+            free_bytes=free_bytes(),
+            context_tokens=context_tokens,
+            slots=slots,
+        )
+        self.slots = size.slots
         self._model: Any = None
         self._context: Any = None
         try:
-            self._open(context_tokens, threads, batch_tokens, gpu_layers, keep_loading)
+            self._open(size.context_tokens, threads, batch_tokens, gpu_layers, keep_loading)
         except BaseException:
             self.close()
             raise
@@ -106,7 +101,7 @@ class NativeModel(ModelTokens):
 
     def _open(
         self,
-        context_tokens: int | None,
+        context_tokens: int,
         threads: int,
         batch_tokens: int,
         gpu_layers: int,
@@ -116,8 +111,7 @@ class NativeModel(ModelTokens):
         self._model = load_weights(self.path, gpu_layers=gpu_layers, keep_loading=keep_loading)
         if lib.llama_model_has_encoder(self._model) or not lib.llama_model_has_decoder(self._model):
             raise ConfigurationError(f"{self.path} is not a model that writes text; name a chat model.")
-        trained = int(lib.llama_model_n_ctx_train(self._model))
-        self.context_tokens = context_tokens or min(trained, MOST_CONTEXT_TOKENS)
+        self.context_tokens = context_tokens
         self.threads, self.batch_tokens = threads, min(batch_tokens, self.context_tokens)
         self.batch_costs = BatchCosts(self.batch_tokens)
 
@@ -162,22 +156,6 @@ class NativeModel(ModelTokens):
             self._lib.llama_model_free(self._model)
         self._context = self._model = None
 
-    # The interface of `job.Engine`
-
-    lost: str | None = None  # never set: the model shares this process
-
-    def serve(self, work: Work) -> bool:
-        """Do the work; return False if it was paused. Its exceptions pass through."""
-        self.begin(work.flag)
-        return work.run(self)
-
-    def drop(self, work: Work) -> None:
-        """Free what paused work holds."""
-        work.close()
-
-    def signal(self, work: Work) -> None:
-        """Do nothing: the model reads the flags itself."""
-
     # Computation
 
     def begin(self, flag: StopFlag) -> None:
@@ -190,11 +168,6 @@ class NativeModel(ModelTokens):
         self._lib.llama_memory_clear(self._memory, True)
         self._cached, self._fresh = [], False
 
-    def prepare(self, ids: Sequence[int]) -> None:
-        """Announce the prompt. A model that many answers share is `ready` once it has a place for this one."""
-        if self.keeper is not None:
-            self.keeper.restore(self, ids)
-
     def reuse(self, ids: Sequence[int]) -> int:
         """Keep the part of the KV cache that agrees with the beginning of `ids`, and drop the rest.
 
@@ -202,11 +175,6 @@ class NativeModel(ModelTokens):
             How many of `ids` need not be computed again. The others must be given to `decode` before a token is
             sampled; if there are none, the logits are available.
         """
-        self._truncate(self.reusable(ids))
-        return len(self._cached)
-
-    def reusable(self, ids: Sequence[int]) -> int:
-        """Return what `reuse` would, and change nothing; `reuse` returns 0 where a model can keep no part."""
         shared = 0
         for cached, wanted in zip(self._cached, ids, strict=False):
             if cached != wanted:
@@ -214,7 +182,8 @@ class NativeModel(ModelTokens):
             shared += 1
         if shared == len(ids) and not (self._fresh and len(self._cached) == shared):
             shared -= 1  # the logits of that token are lost: compute the last token again
-        return shared
+        self._truncate(shared)
+        return len(self._cached)
 
     def _truncate(self, length: int) -> None:
         if length == len(self._cached):
@@ -243,45 +212,6 @@ class NativeModel(ModelTokens):
         """
         self._truncate(length)
         return len(self._cached)
-
-    def state_bytes(self) -> int:
-        """Return the size of the cache's state, bytes."""
-        return int(self._lib.llama_state_seq_get_size(self._context, 0))
-
-    def state(self, length: int) -> memoryview | None:
-        """Return the state of the first tokens of the cache, for `put_state`; the cache and the logits are as before.
-
-        None where the model can keep no part of its cache. Copies what is in memory: a millisecond for 20 MB.
-        """
-        whole = self._state()
-        if length == len(self._cached):
-            return whole
-        if not self._lib.llama_memory_seq_rm(self._memory, 0, length, -1):
-            return None
-        try:
-            return self._state()
-        finally:  # also where there is no memory for it: `_cached` must stay true
-            if not self._put(whole):
-                self.forget()
-
-    def put_state(self, ids: Sequence[int], state: bytearray) -> bool:
-        """Put a state in place of the cache, which then holds `ids`; if llama.cpp refuses it, nothing, and False."""
-        self.forget()
-        view = memoryview(state)
-        if not self._put(view) or self._lib.llama_memory_seq_pos_max(self._memory, 0) != len(ids) - 1:
-            self.forget()
-            return False
-        self._cached = list(ids)
-        return True
-
-    def _state(self) -> memoryview:
-        buffer = (ctypes.c_uint8 * self.state_bytes())()
-        size = self._lib.llama_state_seq_get_data(self._context, buffer, len(buffer), 0)
-        return memoryview(buffer).cast("B")[:size]
-
-    def _put(self, state: memoryview) -> bool:
-        buffer = (ctypes.c_uint8 * len(state)).from_buffer(state)
-        return bool(self._lib.llama_state_seq_set_data(self._context, buffer, len(buffer), 0) == len(buffer))
 
     def decode(self, ids: Sequence[int], *, logits_from: int | None = None) -> None:
         """Compute at most `batch_tokens` tokens after what is in the cache.

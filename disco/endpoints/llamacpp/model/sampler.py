@@ -7,21 +7,26 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from disco.endpoints.llamacpp.constraints import Constraint
+from disco.endpoints.llamacpp.constraints import Constraint, Vocabulary
 from disco.endpoints.llamacpp.model.candidates import Candidates, preselected
-from disco.endpoints.llamacpp.model.native import NativeModel
 from disco.endpoints.llamacpp.refusals import malformed
 from disco.endpoints.llamacpp.request_params import Sampling
 from disco.speculate import coupled
 
-__all__ = ["Keyed", "LogProbabilities", "Sampler", "log_sum_exp", "logprob_entry", "most_probable"]
-
-_RANDOM_SEED = 0xFFFFFFFF  # with this value llama.cpp takes a seed from the system
+__all__ = [
+    "Keyed",
+    "LogProbabilities",
+    "SampledModel",
+    "Sampler",
+    "log_sum_exp",
+    "logprob_entry",
+    "most_probable",
+]
 
 
 @dataclass(slots=True)
@@ -39,6 +44,26 @@ class Keyed:
     chosen: list[int] = field(default_factory=list)
 
 
+class SampledModel(Protocol):
+    """What a sampler needs of a model: an `AnswerModel`, or a `SequenceModel`."""
+
+    vocabulary_tokens: int
+    context_tokens: int
+
+    @property
+    def length(self) -> int: ...
+
+    @property
+    def handles(self) -> tuple[Any, Any]: ...
+
+    @property
+    def grammar_vocabulary(self) -> Vocabulary: ...
+
+    def piece(self, token: int, /) -> bytes: ...
+
+    def logits(self, place: int = -1) -> npt.NDArray[np.float32]: ...
+
+
 class Sampler:
     """A chain of llama.cpp samplers; a context manager, because llama.cpp must free it.
 
@@ -46,20 +71,20 @@ class Sampler:
 
     With a grammar the chain only ever sees the tokens that the grammar allows.
 
-    With keyed noise the chain has no random choice of its own: `coupled.choose` takes one of the candidates that the
-    chain has left. It is given only candidates that can be among the highest `top_k`.
+    The chain has no random choice of its own: `coupled.choose` takes one of the candidates that the chain has left. It
+    is given only candidates that can be among the highest `top_k`.
 
     Args:
         model: the model whose logits are read.
-        sampling: the request's parameters; with `keyed`, their seed does not count.
+        sampling: the request's parameters; their seed does not count.
         written: ids of the answer so far; penalties count them.
-        keyed: choose with keyed noise; None: with llama.cpp's random numbers.
+        keyed: the noise to choose with.
     """
 
     def __init__(
-        self, model: NativeModel, sampling: Sampling, written: Sequence[int], *, keyed: Keyed | None = None
+        self, model: SampledModel, sampling: Sampling, written: Sequence[int], *, keyed: Keyed
     ) -> None:
-        self._lib, self._context = model.handles
+        self._lib, _ = model.handles
         self._model = model
         self._keyed = keyed
         self._constraint: Constraint | None = None
@@ -78,7 +103,7 @@ class Sampler:
         for token in written:
             self.accept(token)
 
-    def _parts(self, model: NativeModel, sampling: Sampling) -> Iterable[Any]:
+    def _parts(self, model: SampledModel, sampling: Sampling) -> Iterable[Any]:
         lib = self._lib
         known = range(model.vocabulary_tokens)
         bias = [(token, value) for token, value in sampling.logit_bias if token in known]
@@ -104,10 +129,6 @@ class Sampler:
         if sampling.min_p > 0:
             yield lib.llama_sampler_init_min_p(sampling.min_p, 1)
         yield lib.llama_sampler_init_temp(sampling.temperature)
-        if self._keyed is not None:
-            return
-        seed = _RANDOM_SEED if sampling.seed is None else sampling.seed % _RANDOM_SEED
-        yield lib.llama_sampler_init_dist(seed)
 
     def constrain(self, grammar: str) -> None:
         """Choose only tokens that this grammar allows from now on.
@@ -131,34 +152,26 @@ class Sampler:
         """Choose the next token and remember it.
 
         Args:
-            place: of the newest batch, behind which the token comes: the last, or see `NativeModel.logits`.
+            place: of the newest batch, behind which the token comes: the last, or see `AnswerModel.logits`.
             position: of the token in the model's context, for the keyed noise: how many tokens come before it. None:
                 as many as the cache holds.
 
         Raises:
             EndpointFailure: BAD_REQUEST for a forced token that the grammar does not allow.
         """
-        if self._keyed is None and self._constraint is None:
-            return int(self._lib.llama_sampler_sample(self._chain, self._context, place))
-        if self._keyed is not None and self._keyed.forced:
-            return self._forced(self._keyed)
+        if self._keyed.forced:
+            return self._forced()
         allowed = None if self._constraint is None else self._constraint.allowed()
-        if self._keyed is None:
-            assert allowed is not None
-            ids, _, best = self._candidates.apply(self._chain, allowed, self._model.logits(place)[allowed])
-            token = int(ids[best])
-        else:
-            token = self._choose(self._keyed, allowed, place, position)
-        return self._follow(token)
+        return self._follow(self._choose(allowed, place, position))
 
     def most_probable(self, tokens: Sequence[int]) -> int:
         """Choose the most probable of some tokens, whatever the request's parameters say, and remember it."""
-        if self._keyed is not None and self._keyed.forced:
-            return self._forced(self._keyed)
+        if self._keyed.forced:
+            return self._forced()
         return self._follow(most_probable(self._model.logits(), tokens))
 
-    def _forced(self, keyed: Keyed) -> int:
-        token = keyed.forced.popleft()
+    def _forced(self) -> int:
+        token = self._keyed.forced.popleft()
         if self._constraint is not None and token not in self._constraint.allowed():
             raise malformed("The tokens of the answer so far contradict the request's tools or schema.")
         return self._follow(token)
@@ -167,13 +180,10 @@ class Sampler:
         if self._constraint is not None:
             self._constraint.accept(token)
         self.accept(token)
-        if self._keyed is not None:
-            self._keyed.chosen.append(token)
+        self._keyed.chosen.append(token)
         return token
 
-    def _choose(
-        self, keyed: Keyed, allowed: npt.NDArray[np.intp] | None, place: int, position: int | None
-    ) -> int:
+    def _choose(self, allowed: npt.NDArray[np.intp] | None, place: int, position: int | None) -> int:
         logits = self._model.logits(place)
         if allowed is not None:
             logits = logits[allowed]
@@ -188,7 +198,8 @@ class Sampler:
         left, scores, best = self._candidates.apply(self._chain, ids, logits)
         if self._greedy:
             return int(left[best])
-        return coupled.choose(keyed.seed, self._model.length if position is None else position, left, scores)
+        position = self._model.length if position is None else position
+        return coupled.choose(self._keyed.seed, position, left, scores)
 
     @property
     def _candidates(self) -> Candidates:
@@ -226,7 +237,7 @@ class LogProbabilities:
         model: the model whose logits are read.
     """
 
-    def __init__(self, model: NativeModel) -> None:
+    def __init__(self, model: SampledModel) -> None:
         self._model = model
         self._room = np.empty(model.vocabulary_tokens, np.float32)
 
@@ -255,7 +266,7 @@ def most_probable(logits: npt.NDArray[np.float32], tokens: Sequence[int]) -> int
 
 
 def logprob_entry(
-    model: NativeModel, logits: npt.NDArray[np.float32], token: int, top: int
+    model: SampledModel, logits: npt.NDArray[np.float32], token: int, top: int
 ) -> dict[str, Any]:
     """Return an entry of `ChoiceLogprobs.content`: the model's probabilities before any sampling option.
 

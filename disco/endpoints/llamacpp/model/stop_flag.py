@@ -26,6 +26,10 @@ class StopFlag:
         """Stop the computation that was begun with this flag."""
         self._bytes[0] = b"\x01"
 
+    def clear(self) -> None:
+        """Let the next computation go on."""
+        self._bytes[0] = b"\x00"
+
     def is_set(self) -> bool:
         """Whether a stop was requested."""
         return self._bytes[0] != b"\x00"

@@ -1,22 +1,24 @@
-"""The job that writes one answer, or the rest of one, in the worker's thread."""
+"""The job that writes one answer, or the rest of one, in the model's thread."""
 
 from __future__ import annotations
 
+import secrets
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
+from disco.endpoints.llamacpp.batching.answer_model import AnswerModel
 from disco.endpoints.llamacpp.constraints import grammar_text, json_rule
-from disco.endpoints.llamacpp.model.native import NativeModel
 from disco.endpoints.llamacpp.model.sampler import Keyed, LogProbabilities, Sampler, logprob_entry
-from disco.endpoints.llamacpp.output.prompt_job import PromptJob, when_ready
+from disco.endpoints.llamacpp.output.prompt_job import PromptJob
 from disco.endpoints.llamacpp.output.text_assembly import TextAssembler
 from disco.endpoints.llamacpp.prompting.prompt_tokens import Prompt, Renderer, build_prompt, first_behind
 from disco.endpoints.llamacpp.prompting.token_healing import Healer
 from disco.endpoints.llamacpp.request_params import Sampling
 from disco.endpoints.llamacpp.runtime.job import Outbox
+from disco.endpoints.llamacpp.runtime.steps import when_ready
 from disco.endpoints.llamacpp.tool_calls.call_stream import CallWriter
 from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError
 from disco.events import Delta, Parked
@@ -41,7 +43,7 @@ class Generation(PromptJob):
         known_bytes: a follower's: report the log probability of each token of the prefix that begins behind so many
             bytes of it, in a `Parked`. None: nothing is reported.
         may_be_saved: whether prompt and answer may be saved where prompts are saved; if not, only with private ones.
-        keyed: choose tokens with keyed noise; None: with llama.cpp's random numbers.
+        keyed: the noise, and the tokens to follow; None: noise of the request's seed, or of any.
     """
 
     def __init__(
@@ -58,34 +60,31 @@ class Generation(PromptJob):
         may_be_saved: bool = False,
         keyed: Keyed | None = None,
     ) -> None:
-        super().__init__(mail, messages, renderer=renderer, name=name)
+        keyed = (
+            Keyed(secrets.randbits(63) if sampling.seed is None else sampling.seed)
+            if keyed is None
+            else keyed
+        )
+        super().__init__(mail, messages, renderer=renderer, name=name, keyed=keyed)
         self._prefix = prefix
         self._sampling = sampling
         self._wants = wants
         self._known_bytes = known_bytes
         self._may_be_saved = may_be_saved
-        self._keyed = keyed
         self._logp: LogProbabilities | None = None
 
-    def order(self) -> tuple[str, Mapping[str, Any]]:
-        content: dict[str, Any] = {
-            "messages": self._messages,
-            "prefix": self._prefix,
-            "sampling": self._sampling,
-        }
-        content |= {"wants": sorted(self._wants), "known_bytes": self._known_bytes}
-        content |= {"may_be_saved": self._may_be_saved}
-        return "generate", {**content, "name": self._name, "park": self.park}
-
-    def answer(self, model: NativeModel) -> Generator[None]:
+    def answer(self, model: AnswerModel) -> Generator[None]:
         tools = self._sampling.tools
-        conversation = self._renderer()(self._messages, tools, check=self.check)
+        variables = self._sampling.template
+        conversation = self._renderer()(self._messages, tools, variables=variables, check=self.check)
         calls = None
         if tools is not None:
             calls = CallWriter(model, conversation.form, tools, behind_text=bool(self._prefix))
         required = calls is not None and tools is not None and tools.required
         opening = conversation.form.open if required else ""
-        prompt = build_prompt(model, conversation.text, self._prefix, opening=opening, name=self._name)
+        prompt = build_prompt(
+            model, conversation.text, self._prefix, opening=opening, name=self._name, check=self.check
+        )
         scored_from = None
         if self._known_bytes is not None:
             text = self._prefix.sent
@@ -102,7 +101,7 @@ class Generation(PromptJob):
             return
         if "logp" in self._wants:
             self._logp = LogProbabilities(model)
-        with Sampler(model, self._sampling, prompt.answer, keyed=self._keyed) as sampler:
+        with Sampler(model, self._sampling, prompt.answer, keyed=self.keyed) as sampler:
             if calls is not None and required:
                 sampler.constrain(calls.grammar)
                 room = model.context_tokens - len(prompt.ids)
@@ -117,7 +116,7 @@ class Generation(PromptJob):
             reason = yield from self._write(model, sampler, prompt, calls)
             self._wrote(model, keeper, reason)
 
-    def _note(self, model: NativeModel, ids: list[int]) -> PromptKeeper | None:
+    def _note(self, model: AnswerModel, ids: list[int]) -> PromptKeeper | None:
         """Let the model's keeper know of a prompt that was read; return the keeper where the prompt may be saved."""
         keeper = model.keeper
         if keeper is None or not (self._may_be_saved or keeper.saves_private):
@@ -128,20 +127,22 @@ class Generation(PromptJob):
         keeper.note(ids, leading, read_tokens=read_tokens, prefill_tps=self.progress.prefill_tps)
         return keeper
 
-    def _leading_tokens(self, model: NativeModel, ids: list[int]) -> int:
+    def _leading_tokens(self, model: AnswerModel, ids: list[int]) -> int:
         """Return how many of the prompt's first tokens are the same for another question, after a system message."""
         roles = ("system", "developer")
         first = list(takewhile(lambda message: message["role"] in roles, self._messages))
         if not first and self._sampling.tools is None:
             return 0
         try:
-            text = self._renderer()([*first, {"role": "user", "content": _OTHER}], self._sampling.tools).text
+            messages = [*first, {"role": "user", "content": _OTHER}]
+            variables = self._sampling.template
+            text = self._renderer()(messages, self._sampling.tools, variables=variables).text
         except EndpointFailure:
             return 0
         other = build_prompt(model, text, Prefix(), opening="", name=self._name).ids
         return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ids, other, strict=False)))
 
-    def _wrote(self, model: NativeModel, keeper: PromptKeeper | None, reason: str) -> None:
+    def _wrote(self, model: AnswerModel, keeper: PromptKeeper | None, reason: str) -> None:
         if keeper is not None:
             keeper.wrote(model.cached)
         self._end(reason)
@@ -161,7 +162,7 @@ class Generation(PromptJob):
         return TextAssembler((*stop, opening), before=before, only_first=opening if only_first else None)
 
     def _write(
-        self, model: NativeModel, sampler: Sampler, prompt: Prompt, calls: CallWriter | None
+        self, model: AnswerModel, sampler: Sampler, prompt: Prompt, calls: CallWriter | None
     ) -> Generator[None, None, str]:
         """Write until the answer ends; return the finish reason."""
         text = self._assembler(calls)
@@ -171,7 +172,7 @@ class Generation(PromptJob):
         reason = "length"
         while room > 0:
             if self.paused:
-                yield from self._give_way(model)
+                yield from self._give_way()
                 if self.park:
                     return "parked"
             if healer.done:
@@ -217,7 +218,7 @@ class Generation(PromptJob):
         return "stop" if text.stopped else reason
 
     def _open_calls(
-        self, model: NativeModel, sampler: Sampler, calls: CallWriter, token: int, piece: bytes, beyond: bytes
+        self, model: AnswerModel, sampler: Sampler, calls: CallWriter, token: int, piece: bytes, beyond: bytes
     ) -> None:
         """Constrain the text after the opening of calls, which the model has written, to a call."""
         self.check()
@@ -233,13 +234,13 @@ class Generation(PromptJob):
         model.decode(ids)
 
     def _write_calls(
-        self, model: NativeModel, sampler: Sampler, calls: CallWriter, room: int
+        self, model: AnswerModel, sampler: Sampler, calls: CallWriter, room: int
     ) -> Generator[None, None, str]:
         """Write calls until they end; return the finish reason."""
         allowed = self._allowed()
         while room > 0 and self.completion_tokens < allowed:
             if self.paused:
-                yield from self._give_way(model)
+                yield from self._give_way()
                 if self.park:
                     return "parked"
             token = sampler.sample()
@@ -265,7 +266,7 @@ class Generation(PromptJob):
             raise EndpointFailure(FailureKind.SEAM, IncompleteAnswerError(message))
         return sampler.most_probable(choices)
 
-    def _logprob(self, model: NativeModel, token: int) -> dict[str, Any] | None:
+    def _logprob(self, model: AnswerModel, token: int) -> dict[str, Any] | None:
         if self._sampling.top_logprobs is None:
             return None
         return logprob_entry(model, model.logits(), token, self._sampling.top_logprobs)

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from disco.endpoints.llamacpp.model.native import NativeModel
+from disco.endpoints.llamacpp.batching.answer_model import AnswerModel
 from disco.endpoints.llamacpp.model.sampler import log_sum_exp
 from disco.endpoints.llamacpp.output.prompt_job import PromptJob
 from disco.endpoints.llamacpp.prompting.prompt_tokens import Renderer, answer_ids, build_prompt
 from disco.endpoints.llamacpp.runtime.job import Outbox
+from disco.endpoints.llamacpp.runtime.steps import when_ready
 from disco.errors import ContextLengthError, EndpointFailure, FailureKind
 from disco.events import Delta
 from disco.request import Prefix
@@ -47,15 +48,13 @@ class LabelScoring(PromptJob):
         super().__init__(mail, messages, renderer=renderer, name=name)
         self._classes = tuple(classes)
 
-    def order(self) -> tuple[str, Mapping[str, Any]]:
-        content = {"messages": self._messages, "classes": self._classes, "name": self._name}
-        return "score", {**content, "park": self.park}
-
-    def answer(self, model: NativeModel) -> Generator[None]:
+    def answer(self, model: AnswerModel) -> Generator[None]:
         renderer = self._renderer()
         conversation = renderer(self._messages, check=self.check)
-        prompt = build_prompt(model, conversation.text, Prefix(), opening="", name=self._name).ids
-        spelled = [answer_ids(model, text) for text in self._classes]
+        prompt = build_prompt(
+            model, conversation.text, Prefix(), opening="", name=self._name, check=self.check
+        ).ids
+        spelled = [answer_ids(model, text, name=self._name, check=self.check) for text in self._classes]
         ends: list[int] = []
         if any(len(ids) > 1 for ids in spelled):
             end = renderer.end_of_answer(model, self.check)
@@ -66,7 +65,7 @@ class LabelScoring(PromptJob):
         if self.park:
             self._end("parked")
             return
-        scores = score_labels(model, prompt, labels, on_read=self._read)
+        scores = yield from score_labels(model, prompt, labels, on_read=self._read)
         best = int(np.argmax(scores))
         self.completion_tokens = len(spelled[best])
         text, ids = self._classes[best], spelled[best]
@@ -76,15 +75,13 @@ class LabelScoring(PromptJob):
         )
         self._end("stop")
 
-    def _check_room(self, model: NativeModel, needed: int) -> None:
+    def _check_room(self, model: AnswerModel, needed: int) -> None:
         if needed > model.context_tokens:
-            raise EndpointFailure(
-                FailureKind.CONTEXT_LENGTH,
-                ContextLengthError(
-                    f"The prompt and the longest class are {needed:,} tokens; endpoint {self._name!r} has a context "
-                    f"of {model.context_tokens:,}. Shorten the messages or raise context_tokens."
-                ),
+            more = (
+                "The longest class is counted with them. Shorten them, or raise the context (context_tokens)."
             )
+            error = ContextLengthError.of(model.context_tokens, needed, more=more)
+            raise EndpointFailure(FailureKind.CONTEXT_LENGTH, error)
 
     def _read(self, tokens: int) -> None:
         self.prompt_tokens += tokens
@@ -105,27 +102,30 @@ class _Row:
 
 
 def score_labels(
-    model: NativeModel,
+    model: AnswerModel,
     prompt: Sequence[int],
     labels: Sequence[Sequence[int]],
     *,
     on_read: Callable[[int], None] = lambda _tokens: None,
-) -> npt.NDArray[np.float64]:
+) -> Generator[None, None, npt.NDArray[np.float64]]:
     """Return the log probability of each label behind the prompt, shape (labels,), nats.
 
     The arguments are those of `token_log_probabilities`.
     """
-    return np.array([sum(logp) for logp in token_log_probabilities(model, prompt, labels, on_read=on_read)])
+    logp = yield from token_log_probabilities(model, prompt, labels, on_read=on_read)
+    return np.array([sum(one) for one in logp])
 
 
 def token_log_probabilities(
-    model: NativeModel,
+    model: AnswerModel,
     prompt: Sequence[int],
     texts: Sequence[Sequence[int]],
     *,
     on_read: Callable[[int], None] = lambda _tokens: None,
-) -> list[tuple[float, ...]]:
+) -> Generator[None, None, list[tuple[float, ...]]]:
     """Return the log probability of every token of each text behind the prompt, nats, in the order of the texts.
+
+    Yields where it gives the model up.
 
     What texts have in common at their beginning is computed once. Afterwards the cache holds the prompt again.
 
@@ -149,6 +149,7 @@ def token_log_probabilities(
         while done < len(context):
             batch = context[done : done + model.batch_tokens]
             model.decode(batch, logits_from=0)
+            yield from when_ready(model)
             on_read(len(batch))
             # The model may have had to read the end of the prompt again, whose rows are known.
             known = max(0, len(prompt) + shared - done)

@@ -7,35 +7,29 @@ from abc import abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
-from disco.endpoints.llamacpp.model.native import NativeModel
-from disco.endpoints.llamacpp.model.sampler import LogProbabilities
+from disco.endpoints.llamacpp.batching.answer_model import AnswerModel
+from disco.endpoints.llamacpp.model.sampler import Keyed, LogProbabilities
 from disco.endpoints.llamacpp.prompting.prompt_tokens import Renderer
 from disco.endpoints.llamacpp.refusals import malformed
-from disco.endpoints.llamacpp.runtime.job import Job, Outbox
+from disco.endpoints.llamacpp.runtime.job import Outbox
+from disco.endpoints.llamacpp.runtime.steps import Stepwise, when_ready
 from disco.events import Ended, Progress, Started, Usage
 
-__all__ = ["PromptJob", "when_ready"]
-
-_OVER = object()
+__all__ = ["PromptJob"]
 
 
-def when_ready(model: NativeModel) -> Generator[None]:
-    """Give up control until the model has a place for the prompt, or the logits behind its newest token."""
-    while not model.ready:
-        yield
-
-
-class PromptJob(Job):
+class PromptJob(Stepwise):
     """A job that reads a conversation and answers it.
 
-    Counters are written by the worker and read by the event loop: `prompt_tokens`, `cached_tokens`,
-    `completion_tokens`, `progress`. `park` is set by the event loop and read by the worker.
+    Counters are written by the model's thread and read by the event loop: `prompt_tokens`, `cached_tokens`,
+    `completion_tokens`, `progress`. `park` is set by the event loop and read by it.
 
     Args:
         mail: see `Job`.
         messages: as `plain_messages` makes them.
-        renderer: gives the model's chat template; called in the worker, once the model is loaded.
+        renderer: gives the model's chat template; called in its thread, once the model is loaded.
         name: the endpoint's, for messages.
+        keyed: see `Job`.
     """
 
     def __init__(
@@ -45,63 +39,50 @@ class PromptJob(Job):
         *,
         renderer: Callable[[], Renderer],
         name: str,
+        keyed: Keyed | None = None,
     ) -> None:
-        super().__init__(mail)
+        super().__init__(mail, keyed)
         self._messages = messages
         self._renderer = renderer
         self._name = name
         self.prompt_tokens = 0
         self.cached_tokens = 0
         self.completion_tokens = 0
-        self._steps: Generator[None] | None = None
 
     @property
     def usage(self) -> Usage:  # type: ignore[override] # computed from the counters
         """The tokens computed so far."""
         return Usage(self.prompt_tokens, self.completion_tokens, self.cached_tokens)
 
-    def used(self, usage: Usage) -> None:
-        self.prompt_tokens, self.cached_tokens = usage.prompt_tokens, usage.cached_tokens
-        self.completion_tokens = usage.completion_tokens
-
-    def run(self, model: NativeModel) -> bool:
-        if self._steps is None:
-            self._steps = self.answer(model)
+    def run(self, model: AnswerModel) -> bool:
         try:
-            return next(self._steps, _OVER) is _OVER
+            return super().run(model)
         except UnicodeEncodeError:  # its message quotes the text
             raise malformed(
                 f"Endpoint {self._name!r}: the request holds a lone surrogate (half of a character). Remove it."
             ) from None
 
-    def close(self) -> None:
-        if self._steps is not None:
-            self._steps.close()
+    def steps(self, model: AnswerModel) -> Generator[None]:
+        return self.answer(model)
 
     @abstractmethod
-    def answer(self, model: NativeModel) -> Generator[None]:
+    def answer(self, model: AnswerModel) -> Generator[None]:
         """Read the prompt and answer it; in the thread that holds the model. Yields where it gives the model up."""
 
-    def _give_way(self, model: NativeModel) -> Generator[None]:
-        """Give the model up until the job is resumed or parked. Then read again what others have displaced."""
-        kept = model.cached
+    def _give_way(self) -> Generator[None]:
+        """Give the model up until the job is resumed or parked."""
         while self.paused:
             yield
             self.check()
-        done = model.reuse(kept)
-        while done < len(kept):
-            self.check()
-            batch = kept[done : done + model.batch_tokens]
-            model.decode(batch)
-            yield from when_ready(model)
-            self.prompt_tokens += len(batch)
-            done += len(batch)
+
+    def read_again(self, tokens: int) -> None:
+        self.prompt_tokens += tokens
 
     def _end(self, reason: str) -> None:
         self.mail.put(Ended(reason, self.usage))
 
     def _prefill(
-        self, model: NativeModel, ids: list[int], scored_from: int | None = None, *, fills_up: bool = False
+        self, model: AnswerModel, ids: list[int], scored_from: int | None = None, *, fills_up: bool = False
     ) -> Generator[None, None, list[float]]:
         """Read `ids`; return the log probability of each of them from place `scored_from` on, and not of the first.
 
@@ -133,10 +114,9 @@ class PromptJob(Job):
                     end = min(end, done + size)  # some models can keep nothing
             # Only the logits that are needed: of a small model they cost a sixth of the layers.
             wanted = max(first - 1 + len(logp) - done, 0)
-            batch_at = time.perf_counter()
             model.decode(ids[done:end], logits_from=wanted if wanted < end - done - 1 else None)
             yield from when_ready(model)
-            model.batch_costs.took(end - done, done, time.perf_counter() - batch_at)
+            model.batch_costs.took(end - done, done, model.took_s)
             if scores is not None:
                 behind = range(done + wanted, min(end, len(ids) - 1))
                 logp += [scores.of(ids[place + 1], place - done) for place in behind]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
-from typing import Any
+from collections.abc import Generator
 
 from disco.candidate import PromptSize
-from disco.endpoints.llamacpp.model.native import NativeModel
+from disco.endpoints.llamacpp.batching.answer_model import AnswerModel
 from disco.endpoints.llamacpp.output.prompt_job import PromptJob
 from disco.endpoints.llamacpp.prompting.prompt_tokens import build_prompt
 from disco.request import Prefix
@@ -17,12 +16,11 @@ __all__ = ["PromptSizing"]
 class PromptSizing(PromptJob):
     """Hands over one `PromptSize`. Args: see `PromptJob`."""
 
-    def order(self) -> tuple[str, Mapping[str, Any]]:
-        return "size", {"messages": self._messages, "name": self._name, "park": self.park}
-
-    def answer(self, model: NativeModel) -> Generator[None]:
+    def answer(self, model: AnswerModel) -> Generator[None]:
         conversation = self._renderer()(self._messages, check=self.check)
-        ids = build_prompt(model, conversation.text, Prefix(), opening="", name=self._name).ids
+        ids = build_prompt(
+            model, conversation.text, Prefix(), opening="", name=self._name, check=self.check
+        ).ids
         reusable = model.reusable(ids) if model.keeper is None else model.keeper.reusable(model, ids)
         self.mail.put(PromptSize(len(ids), reusable))
         yield from ()  # it gives the model up nowhere

@@ -6,6 +6,7 @@ The code here is deterministic and does no I/O; the worker and the tests feed it
 from __future__ import annotations
 
 import codecs
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,12 +38,48 @@ class _Group:
         )
 
 
+class _Search:
+    """Looks for one stop string, character by character, after Knuth, Morris and Pratt.
+
+    A character costs the same however long the stop string is. Mutable: `begun`.
+
+    Attributes:
+        stop: the stop string.
+        begun: how many of its characters the text so far ends with.
+    """
+
+    __slots__ = ("_shorter", "begun", "stop")
+
+    def __init__(self, stop: str) -> None:
+        self.stop = stop
+        self.begun = 0
+        # By the length of a beginning of `stop`: the length of the longest shorter one that it ends with.
+        self._shorter = [0, 0]
+        for char in stop[1:]:
+            length = self._shorter[-1]
+            while length and stop[length] != char:
+                length = self._shorter[length]
+            self._shorter.append(length + (stop[length] == char))
+
+    def push(self, char: str) -> bool:
+        """Take the next character; return whether the stop string is complete with it."""
+        stop, begun = self.stop, self.begun
+        if begun == len(stop):
+            begun = self._shorter[begun]
+        while begun and stop[begun] != char:
+            begun = self._shorter[begun]
+        self.begun = begun + (stop[begun] == char)
+        return self.begun == len(stop)
+
+
 class TextAssembler:
     """Turns token pieces into deltas whose ids spell exactly their text.
 
     A delta ends where the tokens so far spell whole characters and where no stop string can have begun.
-    Bytes that are not UTF-8, which a model may write, are dropped.
-    Mutable: `_decoder`, `_open`, `_held`, `_tail`, `_stops`, `stopped`, `stopped_by`, `beyond`.
+    Bytes that are not UTF-8, which a model may write, are dropped. A token costs time in proportion to its own
+    characters and to the number of stop strings, not to their length or to the text that is held back.
+    Mutable: `_decoder`, `_open`, `_held` and `_held_chars`, `_searches`, `_only_first` and `_leading` (the answer's
+    first characters, blanks apart), `stopped`, `stopped_by`, `beyond`.
 
     Attributes:
         stopped: whether a stop string is complete.
@@ -59,13 +96,16 @@ class TextAssembler:
         if only_first is not None and before.strip():
             stops = [stop for stop in stops if stop != only_first]
             only_first = None
-        self._only_first = only_first
-        self._stops = tuple(stop for stop in stops if stop)
-        self._reach = max((len(stop) for stop in self._stops), default=1) - 1
-        self._tail = before[-self._reach :] if self._reach else ""
+        self._only_first, self._leading = only_first, ""
+        self._searches = [_Search(stop) for stop in stops if stop]
+        reach = max((len(one.stop) for one in self._searches), default=1) - 1
+        for char in before[-reach:] if reach else "":
+            for search in self._searches:
+                search.push(char)
         self._decoder = codecs.getincrementaldecoder("utf-8")("ignore")
         self._open = _Group()
-        self._held: list[_Group] = []
+        self._held: deque[_Group] = deque()
+        self._held_chars = 0
         self.stopped = False
         self.stopped_by = ""
         self.beyond = b""
@@ -100,17 +140,24 @@ class TextAssembler:
         if not group.text or self._decoder.getstate()[0]:
             return []
         self._open = _Group()
-        if not self._stops:
+        if self._only_first is not None:
+            self._forget_if_late(group.text)
+        if not self._searches and not self._held:
             return [group.delta()]
         self._held.append(group)
-        return self._release()
+        self._held_chars += len(group.text)
+        behind = self._look_for_stops(group.text)
+        if behind is None:
+            return self._release()
+        return self._cut(self._held_chars - behind - len(self.stopped_by))
 
     def flush(self) -> list[Delta]:
         """Return the text that was held back, at the answer's end. An unfinished character is dropped."""
         if self.stopped:
             return []
         deltas = [group.delta() for group in self._held]
-        self._held = []
+        self._held.clear()
+        self._held_chars = 0
         if self._open.text:
             # Whole characters of a token whose last bytes begin a character that was never finished.
             deltas.append(self._open.delta(self._open.text))
@@ -126,62 +173,48 @@ class TextAssembler:
         delta.ids = None
         return delta
 
-    def _release(self) -> list[Delta]:
-        text = self._tail + "".join(group.text for group in self._held)
-        shown = len(self._tail)
-        if self._only_first is not None:
-            self._forget_if_late(text)
-        found = self._first_stop(text, shown)
-        if found is not None:
-            at, self.stopped_by = found
-            self.stopped = True
-            self.beyond = text[at + len(self.stopped_by) :].encode() + self._decoder.getstate()[0]
-            return self._cut(at, shown)
-        safe = self._first_possible_stop(text)
-        deltas = []
-        end = shown
-        while self._held and end + len(self._held[0].text) <= safe:
-            group = self._held.pop(0)
-            end += len(group.text)
-            deltas.append(group.delta())
-        if end > shown:
-            self._tail = text[max(0, end - self._reach) : end]
-        return deltas
-
     def _forget_if_late(self, text: str) -> None:
-        # Before the stop string is dropped, only blanks are released, so `text` lacks nothing that matters.
-        begun, wanted = text.lstrip(), self._only_first or ""
-        if not begun.startswith(wanted) and not wanted.startswith(begun):
-            self._stops = tuple(stop for stop in self._stops if stop != wanted)
+        """Drop the stop string that counts only at the beginning, once something else stands there."""
+        wanted = self._only_first or ""
+        self._leading = (self._leading + text).lstrip()[: len(wanted)]
+        if not wanted.startswith(self._leading):
+            self._searches = [search for search in self._searches if search.stop != wanted]
             self._only_first = None
 
-    def _first_stop(self, text: str, shown: int) -> tuple[int, str] | None:
-        """Return the position and the text of the stop string that is complete first; ties go to the longest.
+    def _look_for_stops(self, text: str) -> int | None:
+        """Search the newest text for the stop string that is complete first; of two, the longer one.
 
-        The result does not depend on the pieces in which the text arrives.
+        Returns:
+            How many characters of the text are behind it; None where there is none.
         """
-        best: tuple[int, int, str] | None = None
-        for stop in self._stops:
-            at = text.find(stop, max(0, shown - len(stop) + 1))
-            if at >= 0 and (best is None or (at + len(stop), at) < best[:2]):
-                best = (at + len(stop), at, stop)
-        return None if best is None else best[1:]
+        for end, char in enumerate(text, start=1):
+            complete = [search.stop for search in self._searches if search.push(char)]
+            if complete:
+                self.stopped, self.stopped_by = True, max(complete, key=len)
+                self.beyond = text[end:].encode() + self._decoder.getstate()[0]
+                return len(text) - end
+        return None
 
-    def _first_possible_stop(self, text: str) -> int:
-        for at in range(max(0, len(text) - self._reach), len(text)):
-            rest = text[at:]
-            if any(stop.startswith(rest) for stop in self._stops):
-                return at
-        return len(text)
-
-    def _cut(self, at: int, shown: int) -> list[Delta]:
+    def _release(self) -> list[Delta]:
+        """Return what is held back and in which no stop string can have begun."""
+        unsafe = max((search.begun for search in self._searches), default=0)
         deltas = []
-        end = shown
+        while self._held and self._held_chars - len(self._held[0].text) >= unsafe:
+            group = self._held.popleft()
+            self._held_chars -= len(group.text)
+            deltas.append(group.delta())
+        return deltas
+
+    def _cut(self, length: int) -> list[Delta]:
+        """Return the first so many characters of what is held back, and drop the rest."""
+        deltas = []
+        end = 0
         for group in self._held:
             begin, end = end, end + len(group.text)
-            if end <= at:
+            if end <= length:
                 deltas.append(group.delta())
-            elif begin < at:
-                deltas.append(group.delta(group.text[: at - begin]))
-        self._held = []
+            elif begin < length:
+                deltas.append(group.delta(group.text[: length - begin]))
+        self._held.clear()
+        self._held_chars = 0
         return deltas

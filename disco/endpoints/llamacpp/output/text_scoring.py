@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
-from disco.endpoints.llamacpp.model.native import NativeModel
+from disco.endpoints.llamacpp.batching.answer_model import AnswerModel
 from disco.endpoints.llamacpp.output.label_scoring import token_log_probabilities
 from disco.endpoints.llamacpp.output.prompt_job import PromptJob
 from disco.endpoints.llamacpp.prompting.prompt_tokens import Renderer, answer_ids, build_prompt
@@ -40,36 +40,28 @@ class TextScoring(PromptJob):
         super().__init__(mail, messages, renderer=renderer, name=name)
         self._texts = tuple(texts)
 
-    def order(self) -> tuple[str, Mapping[str, Any]]:
-        return "score_texts", {
-            "messages": self._messages,
-            "texts": self._texts,
-            "name": self._name,
-            "park": self.park,
-        }
-
-    def answer(self, model: NativeModel) -> Generator[None]:
+    def answer(self, model: AnswerModel) -> Generator[None]:
         conversation = self._renderer()(self._messages, check=self.check)
-        prompt = build_prompt(model, conversation.text, Prefix(), opening="", name=self._name).ids
-        spelled = [answer_ids(model, text) for text in self._texts]
+        prompt = build_prompt(
+            model, conversation.text, Prefix(), opening="", name=self._name, check=self.check
+        ).ids
+        spelled = [answer_ids(model, text, name=self._name, check=self.check) for text in self._texts]
         self._check_room(model, len(prompt) + max(map(len, spelled), default=0))
         yield from self._prefill(model, prompt)
-        scored = iter(
-            token_log_probabilities(model, prompt, [ids for ids in spelled if ids], on_read=self._read)
-        )
+        texts = [ids for ids in spelled if ids]
+        scored = yield from token_log_probabilities(model, prompt, texts, on_read=self._read)
+        found = iter(scored)
         for ids in spelled:
-            self.mail.put(Delta("", len(ids), logp=next(scored) if ids else ()))
+            self.mail.put(Delta("", len(ids), logp=next(found) if ids else ()))
         self._end("stop")
 
-    def _check_room(self, model: NativeModel, needed: int) -> None:
+    def _check_room(self, model: AnswerModel, needed: int) -> None:
         if needed > model.context_tokens:
-            raise EndpointFailure(
-                FailureKind.CONTEXT_LENGTH,
-                ContextLengthError(
-                    f"The prompt and the longest text are {needed:,} tokens; endpoint {self._name!r} has a context "
-                    f"of {model.context_tokens:,}. Shorten them or raise context_tokens."
-                ),
+            more = (
+                "The longest text is counted with them. Shorten them, or raise the context (context_tokens)."
             )
+            error = ContextLengthError.of(model.context_tokens, needed, more=more)
+            raise EndpointFailure(FailureKind.CONTEXT_LENGTH, error)
 
     def _read(self, tokens: int) -> None:
         self.prompt_tokens += tokens

@@ -1,20 +1,24 @@
-"""Jobs for a model, and the interfaces between an endpoint, its worker and the model, in whichever process it runs."""
+"""Jobs for a model, and where their output goes."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
 
-from disco.endpoints.llamacpp.model.native import Aborted, NativeModel, StopFlag
+from disco.endpoints.llamacpp.model.sampler import Keyed
+from disco.endpoints.llamacpp.model.stop_flag import Aborted, StopFlag
 from disco.errors import DiscoError, EndpointFailure, FailureKind, LocalModelError
 from disco.events import Progress, Usage
 
-__all__ = ["Engine", "Job", "Lost", "Outbox", "failure_of"]
+if TYPE_CHECKING:
+    from disco.endpoints.llamacpp.batching.answer_model import AnswerModel
+
+__all__ = ["Job", "Outbox", "failure_of"]
 
 
 class Outbox(Protocol):
-    """Where a job puts its output: a `Mailbox`, or the pipe of the process that holds the model."""
+    """Where a job puts its output: a `Mailbox`, or an answer that is asked for by rounds."""
 
     abandoned: bool
 
@@ -24,70 +28,58 @@ class Outbox(Protocol):
 
 
 class Job(ABC):
-    """Work for the model. Made in the event loop, run where the model is.
+    """Work for the model. Made in the event loop, run in the model's thread, over a view of one slot.
 
     Args:
-        mail: receives the job's output, an `EndpointFailure` when the job failed; closed once the worker has left
+        mail: receives the job's output, an `EndpointFailure` when the job failed; closed once the engine has left
             the job.
 
     Attributes:
         flag: stops the job.
         park: asks the job to end where it can without losing what it has computed.
         paused: asks the job to give the model up before its next token, until it is cleared.
+        keyed: the noise with which it chooses tokens, and those chosen.
         usage: the job's usage so far.
         is_brief: the job computes nothing, so that others need not count it.
-        resident: the job waits for orders between its turns and does not keep the model then (`ready`).
+        resident: the job waits for orders between its turns (`ready`), and is only a help to an answer that another
+            model writes: while it waits, its slot is anybody's.
+        alone: it begins when no other answer is computed, and others wait while it runs.
         progress: how far its prefill has come; None before the prefill begins.
-        on_progress: called whenever `progress` has changed, in the thread that changed it; None: nothing is called.
+        on_progress: called whenever `progress` has changed, in the model's thread; None: nothing is called.
     """
 
     usage = Usage()
     is_brief = False
     resident = False
+    alone = False
     progress: Progress | None = None
     on_progress: Callable[[Progress], None] | None = None
 
-    def __init__(self, mail: Outbox) -> None:
+    def __init__(self, mail: Outbox, keyed: Keyed | None = None) -> None:
         self.mail = mail
+        self.keyed = Keyed(0) if keyed is None else keyed
         self.flag = StopFlag()
         self.park = False
         self.paused = False
 
     @abstractmethod
-    def run(self, model: NativeModel) -> bool:
-        """Do the job; in the thread that holds the model. `Aborted` may pass through.
+    def run(self, model: AnswerModel) -> bool:
+        """Do the job as far as the model is ready; in the model's thread. `Aborted` may pass through.
 
-        Returns whether the job is over. If not, it was paused, or has no orders, and the next call goes on with it.
+        Returns whether the job is over. If not, the model is not `ready`, or the job gives it up: it was paused, or has
+        no orders. The next call goes on with it.
         """
 
     def close(self) -> None:  # noqa: B027 - most jobs hold nothing
-        """Free what a paused job holds; in the thread that holds the model. Idempotent."""
-
-    @abstractmethod
-    def order(self) -> tuple[str, Mapping[str, Any]] | None:
-        """Return the job as an order for a model in another process: name and content; None for an empty job."""
+        """Free what a job holds; in the model's thread. Idempotent."""
 
     @property
     def ready(self) -> bool:
-        """Whether a job that gave the model back has something to do; read under the worker's lock."""
+        """Whether a job that gave the model up has something to do."""
         return not self.paused
 
-    def more(self) -> Any:
-        """Return what the job in another process needs when it goes on, as JSON values; None for nothing."""
-        return None
-
-    def take_more(self, content: Any) -> None:  # noqa: B027 - most jobs need nothing
-        """Take, in the process with the model, what `more` returned in the other."""
-
-    def flags(self) -> dict[str, Any]:
-        """Return what may change while the job runs, for the job in another process."""
-        return {"stop": self.flag.is_set(), "park": self.park, "paused": self.paused}
-
-    def take_flags(self, flags: Mapping[str, Any]) -> None:
-        """Take, in the process with the model, what `flags` returned in the other."""
-        if flags["stop"]:
-            self.flag.set()
-        self.park, self.paused = flags["park"], flags["paused"]
+    def read_again(self, tokens: int) -> None:  # noqa: B027 - most jobs do not count
+        """Note that so many tokens were computed again, which others had displaced."""
 
     def progressed(self, progress: Progress) -> None:
         """Take and report how far the prefill has come."""
@@ -95,38 +87,10 @@ class Job(ABC):
         if self.on_progress is not None:
             self.on_progress(progress)
 
-    def used(self, usage: Usage) -> None:  # noqa: B027 - most jobs use nothing
-        """Take the usage so far of the job in another process."""
-
     def check(self) -> None:
         """Raise `Aborted` if the job was cancelled, or if the reader of its output is gone."""
         if self.flag.is_set() or self.mail.abandoned:
             raise Aborted
-
-
-class Lost(Exception):
-    """The process of the model has ended or was given up; the message says why."""
-
-
-class Engine(Protocol):
-    """A loaded model as the worker uses it: `NativeModel` in this process, `ModelProcess` in another."""
-
-    context_tokens: int
-    vocabulary: str | None
-    parameters: int
-    lost: str | None
-
-    def serve(self, job: Job, /) -> bool:
-        """Do a job, or go on with it; return whether it is over. Raises `Lost`, `Aborted`, and what the job raises."""
-
-    def drop(self, job: Job, /) -> None:
-        """Forget a paused job, which does not go on."""
-
-    def signal(self, job: Job, /) -> None:
-        """Pass on the changed flags of a job; from any thread, under the worker's lock."""
-
-    def close(self) -> None:
-        """Free everything. Idempotent."""
 
 
 def failure_of(exc: Exception, what: str) -> EndpointFailure:

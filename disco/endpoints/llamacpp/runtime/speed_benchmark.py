@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from disco.endpoints.llamacpp.model.native import NativeModel
+from disco.endpoints.llamacpp.batching.answer_model import AnswerModel
 from disco.endpoints.llamacpp.runtime.energy_counter import EnergyCounter
-from disco.endpoints.llamacpp.runtime.job import Job, Outbox
+from disco.endpoints.llamacpp.runtime.job import Outbox
+from disco.endpoints.llamacpp.runtime.steps import Stepwise, when_ready
 
 __all__ = ["DecodeRate", "Measurement", "MeasurementJob", "PrefillTime", "joules", "joules_since"]
 
@@ -60,11 +60,14 @@ class Measurement:
     batch_tokens: int
 
 
-class MeasurementJob(Job):
+class MeasurementJob(Stepwise):
     """Prefill and decode made-up tokens. Reports `(done, total)` after each step, then a `Measurement`.
 
-    Lengths that do not fit the context are left out.
+    Lengths that do not fit the context are left out. It begins when no other answer is computed, and while it runs,
+    others wait: beside them it would measure them.
     """
+
+    alone = True
 
     def __init__(
         self,
@@ -81,15 +84,7 @@ class MeasurementJob(Job):
         self._decode_tokens = decode_tokens
         self._repeats = repeats
 
-    def order(self) -> tuple[str, Mapping[str, Any]]:
-        return "measure", {
-            "prompt_tokens": self._prompt_tokens,
-            "depths": self._depths,
-            "decode_tokens": self._decode_tokens,
-            "repeats": self._repeats,
-        }
-
-    def run(self, model: NativeModel) -> bool:
+    def steps(self, model: AnswerModel) -> Generator[None]:
         lengths = [n for n in self._prompt_tokens if 0 < n <= model.context_tokens]
         depths = [n for n in self._depths if 0 < n <= model.context_tokens - self._decode_tokens]
         total = (len(lengths) + len(depths)) * self._repeats
@@ -101,18 +96,18 @@ class MeasurementJob(Job):
         for _ in range(self._repeats):
             for length in lengths:
                 before_j = joules(counter)
-                took_s = self._prefill(model, ids[:length])
+                took_s = yield from self._prefill(model, ids[:length])
                 prefill.append(PrefillTime(length, took_s, joules_since(counter, before_j)))
                 self.mail.put((len(prefill) + len(decode), total))
             for depth in depths:
-                self._prefill(model, ids[:depth])
+                yield from self._prefill(model, ids[:depth])
                 before_j = joules(counter)
-                tps = self._decode(model, ids[depth:])
+                tps = yield from self._decode(model, ids[depth:])
                 took_j = joules_since(counter, before_j)
                 each_j = None if took_j is None else took_j / self._decode_tokens
                 decode.append(DecodeRate(depth, tps, each_j))
                 self.mail.put((len(prefill) + len(decode), total))
-        model.forget()
+        model.keep(0)
         self.mail.put(
             Measurement(
                 load_s=model.load_s,
@@ -123,22 +118,25 @@ class MeasurementJob(Job):
                 batch_tokens=model.batch_tokens,
             )
         )
-        return True
 
-    def _prefill(self, model: NativeModel, ids: list[int]) -> float:
-        model.forget()
+    def _prefill(self, model: AnswerModel, ids: list[int]) -> Generator[None, None, float]:
+        model.prepare(ids)
+        yield from when_ready(model)
+        model.keep(0)
         began_at = time.perf_counter()
         for at in range(0, len(ids), model.batch_tokens):
             self.check()
             model.decode(ids[at : at + model.batch_tokens])
+            yield from when_ready(model)
         model.logits()
         return time.perf_counter() - began_at
 
-    def _decode(self, model: NativeModel, ids: list[int]) -> float:
+    def _decode(self, model: AnswerModel, ids: list[int]) -> Generator[None, None, float]:
         began_at = time.perf_counter()
         for token in ids[: self._decode_tokens]:
             self.check()
             model.decode((token,))
+            yield from when_ready(model)
             model.logits()
         return self._decode_tokens / (time.perf_counter() - began_at)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import logging
 import time
 from array import array
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from disco.endpoints.llamacpp.batching.model_fingerprint import model_fingerprint
+from disco.endpoints.llamacpp.model.library import find_library
 from disco.endpoints.saved_prompts import PromptCache
 from disco.endpoints.saved_prompts.prompt_file import Kind, PromptHead, UnusableFileError
 from disco.endpoints.saved_prompts.prompt_folder import PromptFolder
@@ -39,14 +39,11 @@ _STEP: Final = 256  # tokens compared at once
 _log = logging.getLogger("disco")
 
 
-class KeptModel(Protocol):
-    """What the keeper needs of `NativeModel`."""
-
-    path: Path
-    context_tokens: int
+class KeptCache(Protocol):
+    """What the keeper needs of a cache: a `SlotCache`."""
 
     @property
-    def cached(self) -> list[int]: ...
+    def cached(self) -> Sequence[int]: ...
 
     def reusable(self, ids: Sequence[int]) -> int: ...
 
@@ -57,19 +54,36 @@ class KeptModel(Protocol):
     def put_state(self, ids: Sequence[int], state: bytearray) -> bool: ...
 
 
+class _Reuses(Protocol):
+    def reusable(self, ids: Sequence[int]) -> int: ...
+
+
+class _Loaded(Protocol):
+    path: Path
+    context_tokens: int
+
+
 @dataclass(slots=True)
 class _Seen:
-    """A prompt that may be saved. `leading` says how many of its first tokens a system message and tools take."""
+    """A prompt that may be saved.
+
+    Attributes:
+        ids: its tokens, and those of its answer.
+        prompt_tokens: how many of them are the prompt's.
+        leading: says how many of its first tokens a system message and tools take.
+        is_news: whether something of it may be worth saving.
+    """
 
     ids: array[int]
     prompt_tokens: int
     leading: Callable[[], int]
+    is_news: bool = True
 
 
 class PromptKeeper:
     """Saves prompts of one loaded model, and takes them back. Used where the model is, by its thread alone.
 
-    Mutable: `_seen`, `_is_news` (something may be worth saving), `_byte_s`, `_token_s` (time to read a token, s).
+    Mutable: `_seen` (prompts, the newest last), `_byte_s`, `_token_s` (time to read a token, s).
 
     Args:
         cache: what the application chose.
@@ -84,25 +98,24 @@ class PromptKeeper:
         self._warn = warn
         self._model = model
         self._seen: deque[_Seen] = deque(maxlen=_SEEN)
-        self._is_news = False
         self._byte_s = _BYTE_S
         self._token_s = 0.0
 
     # Taking back
 
-    def reusable(self, model: KeptModel, ids: Sequence[int]) -> int:
-        """Return how many of `ids` need not be computed, thanks to the cache or to a saved prompt."""
+    def reusable(self, model: _Reuses, ids: Sequence[int]) -> int:
+        """Return how many of `ids` need not be computed, thanks to a cache or to a saved prompt."""
         live = model.reusable(ids)
         return max([live, *(min(shared, len(ids) - 1) for shared, _ in self._useful(ids, live))])
 
-    def restore(self, model: KeptModel, ids: Sequence[int]) -> None:
-        """Put the saved prompt into the cache that spares most of the time to read `ids`; do nothing if none does."""
-        for shared, head in self._useful(ids, model.reusable(ids)):
+    def restore(self, cache: KeptCache, ids: Sequence[int]) -> None:
+        """Put the saved prompt into a cache that spares most of the time to read `ids`; do nothing if none does."""
+        for shared, head in self._useful(ids, cache.reusable(ids)):
             began_at = time.perf_counter()
             state = self._folder.read(head)
             if state is None:
                 continue
-            if not model.put_state(head.ids, state):
+            if not cache.put_state(head.ids, state):
                 self._folder.reject(head.path, UnusableFileError("damaged"))
                 continue
             took_s = time.perf_counter() - began_at
@@ -140,59 +153,70 @@ class PromptKeeper:
         if read_tokens >= LEADING_TOKENS and prefill_tps > 0:
             self._token_s = 1 / prefill_tps
         self._seen.append(_Seen(array("i", ids), len(ids), leading))
-        self._is_news = True
 
     def wrote(self, ids: Sequence[int]) -> None:
-        """Remember that an answer was written behind the prompt that was noted last; `ids` are those of both."""
-        if not self._seen:
-            return
-        newest, both = self._seen[-1], array("i", ids)
-        if both[: newest.prompt_tokens] == newest.ids[: newest.prompt_tokens]:  # else it was another's
-            newest.ids = both
-            self._is_news = True
+        """Remember that an answer was written behind a prompt that was noted; `ids` are those of both."""
+        both = array("i", ids)
+        for seen in reversed(self._seen):
+            if both[: seen.prompt_tokens] == seen.ids[: seen.prompt_tokens]:
+                seen.ids, seen.is_news = both, True
+                return
 
-    def save(self, model: KeptModel, keeps_going: Callable[[], bool]) -> None:
-        """Save of the cache what is worth it. The cache is as before. Never raises.
+    def save(self, caches: Sequence[KeptCache], keeps_going: Callable[[], bool]) -> None:
+        """Save of the caches what is worth it. They are as before. Never raises.
 
         Args:
-            model: the model whose cache it is.
+            caches: all of the model.
             keeps_going: asked in between; False ends the saving, which goes on at the next call.
         """
-        if not self._is_news:
-            return
-        try:
-            self._is_news = not self._save(model, keeps_going)
-        except Exception as error:  # noqa: BLE001 - a prompt that is not saved must not cost the model
-            self._is_news = False
-            self._warn(
-                f"A prompt could not be saved ({type(error).__name__}). It is read again after a restart."
+        prompts = list(self._seen)
+        for place in reversed(range(len(prompts))):
+            newest, later = prompts[place], prompts[place + 1 :]
+            if not newest.is_news:
+                continue
+            goes_on = any(
+                shared_tokens(newest.ids, other.ids) >= _COVERED * len(newest.ids) for other in later
             )
+            try:
+                if not goes_on and not self._save(caches, newest, prompts[:place], keeps_going):
+                    return
+            except Exception as error:  # noqa: BLE001 - a prompt that is not saved must not cost the model
+                self._warn(
+                    f"A prompt could not be saved ({type(error).__name__}). It is read again after a restart."
+                )
+            newest.is_news = False
 
-    def _save(self, model: KeptModel, keeps_going: Callable[[], bool]) -> bool:
-        """Return whether all is done."""
-        *others, newest = self._seen
-        there = shared_tokens(array("i", model.cached), newest.ids)
+    def _save(
+        self,
+        caches: Sequence[KeptCache],
+        newest: _Seen,
+        others: Sequence[_Seen],
+        keeps_going: Callable[[], bool],
+    ) -> bool:
+        """Save a prompt, where others came before it; return whether all is done."""
+        held = [(shared_tokens(array("i", cache.cached), newest.ids), cache) for cache in caches]
+        there, cache = max(held, key=lambda one: one[0])
         # What the prompt has in common with an earlier one, unless it goes on from that one.
         common = (shared_tokens(newest.ids, other.ids) for other in others)
         apart = [n for n, other in zip(common, others, strict=True) if n < other.prompt_tokens]
         leading = min(max([newest.leading(), *apart]), there)
-        if leading >= LEADING_TOKENS and not self._add(model, newest.ids[:leading], "leading", keeps_going):
+        if leading >= LEADING_TOKENS and not self._add(cache, newest.ids[:leading], "leading", keeps_going):
             return False
         if there - leading < CONVERSATION_TOKENS:
             return True
-        return self._add(model, newest.ids[:there], "conversation", keeps_going)
+        return self._add(cache, newest.ids[:there], "conversation", keeps_going)
 
-    def _add(self, model: KeptModel, ids: array[int], kind: Kind, keeps_going: Callable[[], bool]) -> bool:
-        """Save the first tokens of the cache unless they are saved already; return whether there is nothing to do."""
+    def _add(self, cache: KeptCache, ids: array[int], kind: Kind, keeps_going: Callable[[], bool]) -> bool:
+        """Save the first tokens of a cache unless they are saved already; return whether there is nothing to do."""
         shared = [(shared_tokens(head.ids, ids), head) for head in self._folder.heads()]
         if any(n >= _COVERED * len(ids) and len(head.ids) <= _MUCH_LONGER * len(ids) for n, head in shared):
             return True
         if not keeps_going():
             return False
         # Of a part, llama.cpp gives the state only where all else is put aside meanwhile.
-        if model.state_bytes() > 2 * self._cache.max_bytes:
+        if cache.state_bytes() > 2 * self._cache.max_bytes:
             return True
-        state = model.state(len(ids))
+        state = cache.state(len(ids))
         if state is None:
             return True  # this model can keep no part of what it has read
         head = PromptHead(
@@ -224,15 +248,12 @@ def shared_tokens(one: array[int], other: array[int]) -> int:
     return min(at, most)
 
 
-def keeper_of(
-    model: KeptModel, cache: PromptCache | None, warn: Callable[[str], None]
-) -> PromptKeeper | None:
+def keeper_of(model: _Loaded, cache: PromptCache | None, warn: Callable[[str], None]) -> PromptKeeper | None:
     """Return the keeper of a model that was just loaded; None where no prompt is saved.
 
     A state fits only the same weights, context and llama.cpp; the fingerprint has them all.
     """
     if cache is None:
         return None
-    version = importlib.metadata.version("llama-cpp-python")
-    how = f"{model_fingerprint(model.path, None)} {model.context_tokens} {version}"
+    how = f"{model_fingerprint(model.path, None)} {model.context_tokens} {find_library()}"
     return PromptKeeper(cache, hashlib.sha256(how.encode()).digest()[:16], warn)

@@ -28,10 +28,12 @@ class CallReader:
 
     Args:
         form: how the calls are written.
+        spaced: there may be any blanks between the parts of the JSON.
     """
 
-    def __init__(self, form: CallFormat) -> None:
+    def __init__(self, form: CallFormat, *, spaced: bool = False) -> None:
         self._form = form
+        self._spaced = spaced
         self.index = -1
         self.whole = False
         self._state = "literal"
@@ -49,7 +51,9 @@ class CallReader:
         out: list[CallDelta] = []
         at = 0
         while at < len(text):
-            if self._state == "literal":
+            if self._spaced and not self._name and not self._depth and text[at].isspace():
+                at += 1
+            elif self._state == "literal":
                 at = self._literal(text, at)
             elif self._state == "name":
                 at = self._read_name(text, at, out)
@@ -74,6 +78,14 @@ class CallReader:
         self._state, self._expected, self._next = "literal", literal, then
 
     def _literal(self, text: str, at: int) -> int:
+        if self._spaced:
+            self._expected = self._expected.lstrip()
+            if self._expected and text[at] != self._expected[0]:
+                raise ValueError(f"{self._expected!r} is missing where the form requires it")
+            self._expected = self._expected[1:].lstrip()
+            if not self._expected:
+                self._state = self._next
+            return at + 1
         taken = text[at : at + len(self._expected)]
         if not self._expected.startswith(taken):
             raise ValueError(f"{self._expected!r} is missing where the form requires it")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 
-from disco.endpoints.llamacpp.model.native import NativeModel
+from disco.endpoints.llamacpp.batching.answer_model import AnswerModel
 from disco.endpoints.llamacpp.tool_calls.call_formats import CallFormat
 from disco.endpoints.llamacpp.tool_calls.call_parser import CallDelta, CallReader
 from disco.endpoints.llamacpp.tool_calls.tool_request import Tools
@@ -29,7 +29,7 @@ class CallWriter:
         behind_text: the answer already has text, which another endpoint wrote.
     """
 
-    def __init__(self, model: NativeModel, form: CallFormat, tools: Tools, *, behind_text: bool) -> None:
+    def __init__(self, model: AnswerModel, form: CallFormat, tools: Tools, *, behind_text: bool) -> None:
         self.opening = form.open
         self._model = model
         self._form = form

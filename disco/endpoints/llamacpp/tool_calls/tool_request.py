@@ -47,7 +47,11 @@ class Tools:
 
 
 def read_tools(
-    params: Mapping[str, Any], *, endpoint: str, check: Callable[[], None] | None = None
+    params: Mapping[str, Any],
+    *,
+    endpoint: str,
+    check: Callable[[], None] | None = None,
+    keeps: Callable[..., str] = accepted_schema,
 ) -> Tools | None:
     """Return the tools of a request that may be called; None where there are none.
 
@@ -55,6 +59,7 @@ def read_tools(
         params: the request's parameters.
         endpoint: the endpoint's name, for messages.
         check: see `accepted_schema`.
+        keeps: returns a function's schema as the model's grammars take it.
 
     Raises:
         EndpointFailure: BAD_REQUEST for malformed tools, UNSERVED for tools that this endpoint cannot have called.
@@ -71,7 +76,9 @@ def read_tools(
     required, chosen, one = _choice(choice, names, endpoint)
     if choice == "none":
         return None
-    functions = [_function(function, endpoint, check) for function in declared if function["name"] in chosen]
+    functions = [
+        _function(function, endpoint, check, keeps) for function in declared if function["name"] in chosen
+    ]
     several = params.get("parallel_tool_calls") is not False and not one
     shown = [{"type": "function", "function": function} for function in declared]
     return Tools(offered=shown, callable=functions, required=required, several=several)
@@ -99,12 +106,17 @@ def _declared(tool: Any, endpoint: str) -> dict[str, Any]:
     }
 
 
-def _function(function: Mapping[str, Any], endpoint: str, check: Callable[[], None] | None) -> Function:
+def _function(
+    function: Mapping[str, Any],
+    endpoint: str,
+    check: Callable[[], None] | None,
+    keeps: Callable[..., str],
+) -> Function:
     name, parameters = function["name"], function["parameters"]
     if not isinstance(parameters, Mapping):
         raise malformed(f"The parameters of the function {name!r} are not a JSON schema.", "tools")
     try:
-        arguments = accepted_schema(parameters, only="object", check=check)
+        arguments = keeps(parameters, only="object", check=check)
     except SchemaError as exc:
         raise unserved(
             f"Endpoint {endpoint!r} (llama.cpp) cannot keep to the parameters of the function {name!r}: {exc}.",

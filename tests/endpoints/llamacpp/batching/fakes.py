@@ -11,6 +11,7 @@ from disco.endpoints.llamacpp.batching.round_limits import Limits
 from disco.endpoints.llamacpp.batching.round_refusals import AnswerLost
 from disco.endpoints.llamacpp.batching.scheduler import Scheduler
 from disco.endpoints.llamacpp.batching.verify_curve import VerifyCurve
+from disco.endpoints.llamacpp.model.batch_costs import BatchCosts
 from disco.events import Delta, Ended, Usage
 from disco.speculate.messages import Opening, Round
 
@@ -39,12 +40,14 @@ class FakeModel:
     """Has the interface of `SequenceModel` that the scheduler and the answers use. Notes each pass."""
 
     vocabulary, vocabulary_tokens = "fake", WORDS
-    fills_up = True
+    fills_up = cuts = True
+    keeper = path = load_s = threads = parameters = None
     index = wants_bos = bos_token = piece = spell = tokenize = handles = grammar_vocabulary = None
 
     def __init__(self, slots=2, batch_tokens=8, context_tokens=200, most_rows=32):
         self.slots, self.batch_tokens, self.context_tokens = slots, batch_tokens, context_tokens
         self.most_rows = most_rows
+        self.batch_costs = BatchCosts(0)
         self.caches = [[] for _ in range(slots)]
         self.passes = []
         self._rows = []

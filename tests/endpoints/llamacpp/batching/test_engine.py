@@ -10,10 +10,10 @@ import anyio
 import pytest
 from loops import mostly
 
-from disco.endpoints.llamacpp.batching.engine import Limits, VerifyEngine
+from disco.endpoints.event_coding import coded
+from disco.endpoints.llamacpp.batching.engine import Engine, Limits
 from disco.endpoints.llamacpp.batching.round_refusals import AnswerLost
 from disco.endpoints.llamacpp.model.sampler import Keyed
-from disco.endpoints.llamacpp.output.delta_fields import delta_fields
 from disco.endpoints.llamacpp.output.generation import Generation
 from disco.endpoints.llamacpp.prompting.template_messages import plain_messages
 from disco.endpoints.llamacpp.request_params import read_params
@@ -79,13 +79,15 @@ def opening_of(case, tokens=10, **more):
 
 
 class Alone(Generation):
-    """The same job in the worker of one answer at a time, from an empty cache."""
+    """The same job alone in a slot, from an empty cache."""
 
     begun = False
 
     def run(self, model):
         if not self.begun:
-            model.forget()
+            for slot in model._slots.all:
+                model._model.cut(slot.number, 0)
+                slot.ids.clear()
         self.begun = True
         return super().run(model)
 
@@ -100,21 +102,28 @@ async def alone(endpoint, opening):
         plain_messages(opening.messages, endpoint="m"),
         prefix,
         read_params(request, prefix, endpoint="m"),
-        renderer=endpoint._loaded_renderer,
+        renderer=endpoint.engine.renderer,
         name="m",
         keyed=keyed,
     )
     items = await endpoint._run(job, mail)
     (ended,) = [item for item in items if isinstance(item, Ended)]
-    model = endpoint._worker.model
+    model = endpoint.engine.model
     ids = [token for token in keyed.chosen if not model.ends_answer(token)]
-    return ids, [delta_fields(one) for one in items if isinstance(one, Delta)], ended
+    return ids, [coded(one) for one in items if isinstance(one, Delta)], ended
 
 
 def plain(deltas):
     """Deltas without their positions, and without the ids of calls, which are random."""
     return [
-        {**one, "at": None, "tool_calls": [{**call, "id": None} for call in one.get("tool_calls", ())]}
+        {
+            **one,
+            "at": None,
+            "delta": {
+                **one["delta"],
+                "tool_calls": [{**call, "id": None} for call in one["delta"].get("tool_calls", ())],
+            },
+        }
         for one in deltas
     ]
 
@@ -139,7 +148,7 @@ async def rounds(engine, opening, draft_of=lambda _at: (), *, key=None, first=0,
 
 @asynccontextmanager
 async def engine_of(**options):
-    engine = VerifyEngine("smollm2-135m", **{"slots": 2, "context_tokens": 512, "threads": 1, **options})
+    engine = Engine("smollm2-135m", **{"slots": 2, "context_tokens": 512, "threads": 1, **options})
     try:
         yield engine
     finally:
@@ -272,12 +281,12 @@ async def test_requests_that_cannot_be_served_fail_as_at_an_endpoint_and_harm_no
         async for _ in engine.round(Round(key, 3, 0)):
             pass
     with pytest.raises(ConfigurationError):
-        VerifyEngine("smollm2-135m", slots=0)
+        Engine("smollm2-135m", slots=0)
 
 
 @mostly("asyncio")
 async def test_a_model_that_cannot_be_loaded_says_so(tmp_path):
-    engine = VerifyEngine(tmp_path / "none.gguf")
+    engine = Engine(tmp_path / "none.gguf")
     with pytest.raises(Exception, match="no model file"):
         await engine.warm_up()
     assert engine.facts().verify_s == ()

@@ -19,7 +19,7 @@ PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]  # longer than a batch
 
 
 def text_of(verdicts):
-    return "".join(delta["text"] for verdict in verdicts for delta in verdict.deltas)
+    return "".join(delta["delta"]["content"] for verdict in verdicts for delta in verdict.deltas)
 
 
 def prompt_of(number):

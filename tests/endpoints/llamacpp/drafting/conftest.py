@@ -10,5 +10,5 @@ from tests.endpoints.llamacpp.drafting.counting_model import Model, Sampler
 def counting(monkeypatch):
     """The sampler of the counting model, in the job's module."""
     monkeypatch.setattr(draft_job, "DraftSampler", Sampler)
-    for of, name, value in ((Model, "special", {}), (Model, "sure", {}), (Sampler, "open", 0)):
+    for of, name, value in ((Model, "special", {}), (Model, "sure", {}), (Sampler, "open", set())):
         monkeypatch.setattr(of, name, value, raising=False)

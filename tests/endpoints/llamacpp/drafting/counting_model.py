@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from disco.endpoints.llamacpp.model.batch_costs import BatchCosts
-from disco.endpoints.llamacpp.model.stop_flag import Aborted
 
 VOCABULARY, CONTEXT, END = 50, 200, 0
 
@@ -21,23 +22,22 @@ def written(tokens, count):
 
 
 class Model:
-    """The cache and the flags of a `NativeModel`. Mutable: `computed`, tokens of each call of `decode`."""
+    """A cache as a job sees it; it computes at once. Mutable: `computed`, tokens of each call of `decode`."""
 
     batch_tokens, context_tokens, vocabulary_tokens = 8, CONTEXT, VOCABULARY
-    vocabulary, parameters, lost = "counting", 1, None
+    ready, took_s = True, 0.0
 
     def __init__(self):
         self.batch_costs = BatchCosts(self.batch_tokens)
         self.cached, self.fresh, self.computed = [], False, []
         self.on_decode = lambda: None
-        self.aborts = True
 
     @property
     def length(self):
         return len(self.cached)
 
-    def begin(self, flag):
-        self.flag = flag
+    def prepare(self, ids):
+        pass
 
     def reuse(self, ids):
         shared = next((n for n, (a, b) in enumerate(zip(self.cached, ids, strict=False)) if a != b), None)
@@ -55,8 +55,6 @@ class Model:
         assert 0 < len(ids) <= self.batch_tokens
         assert len(self.cached) + len(ids) <= CONTEXT
         self.on_decode()
-        if self.flag.is_set() and self.aborts:
-            raise Aborted
         self.cached += ids
         self.computed.append(len(ids))
         self.fresh = True
@@ -64,28 +62,15 @@ class Model:
     def ends_answer(self, token):
         return token == END
 
-    def serve(self, job):
-        self.begin(job.flag)
-        return job.run(self)
-
-    def drop(self, job):
-        job.close()
-
-    def signal(self, job):
-        pass
-
-    def close(self):
-        pass
-
 
 class Sampler:
     """Chooses what `next_token` says, if the model has computed just what comes before."""
 
-    open = 0
+    open: ClassVar = set()  # those that were not closed
 
     def __init__(self, model, sampling, seed):
         self.model, self.settled, self.seed = model, None, seed
-        Sampler.open += 1
+        Sampler.open.add(self)
 
     def settle(self, answer):
         self.settled = list(answer)
@@ -99,7 +84,7 @@ class Sampler:
         return self.model.sure.get(self.model.length, 1.0)
 
     def close(self):
-        Sampler.open -= 1
+        Sampler.open.discard(self)
 
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]

@@ -1,4 +1,4 @@
-"""Drafts of the real model: they are what the same model writes alone, in a thread and in a process of its own."""
+"""Drafts of the real model: they are what the same model writes alone, in one slot, in several, and in a host."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from disco.endpoints.drafter import DraftOrder
 from disco.endpoints.llamacpp.model.sampler import Keyed, Sampler
 from disco.endpoints.llamacpp.prompting.prompt_tokens import build_prompt
 from disco.endpoints.llamacpp.request_params import Sampling
-from disco.endpoints.llamacpp.runtime.job import Job
+from disco.endpoints.llamacpp.runtime.steps import Stepwise, when_ready
 from disco.endpoints.llamacpp.runtime.thread_mailbox import Mailbox
 from disco.errors import EndpointFailure, FailureKind
 from disco.request import Prefix
@@ -32,33 +32,32 @@ WAYS = {
 }
 
 
-class Alone(Job):
+class Alone(Stepwise):
     """The target without drafts: the prompt's ids, then the answer's."""
 
     def __init__(self, mail, renderer, sampling, count):
-        super().__init__(mail)
+        super().__init__(mail, Keyed(SEED))
         self._renderer, self._sampling, self._count = renderer, sampling, count
 
-    def order(self):
-        return None
-
-    def run(self, model):
+    def steps(self, model):
         conversation = self._renderer()(ASKED.messages)
         prompt = build_prompt(model, conversation.text, Prefix(), opening="", name="m").ids
-        size = model.batch_tokens
+        model.prepare(prompt)
+        yield from when_ready(model)
         done = model.reuse(prompt)
         while done < len(prompt):
-            batch = prompt[done : (done // size + 1) * size]
+            batch = prompt[done : (done // model.batch_tokens + 1) * model.batch_tokens]
             model.decode(batch)
+            yield from when_ready(model)
             done += len(batch)
         self.mail.put(tuple(prompt))
         ids = []
-        with Sampler(model, self._sampling, (), keyed=Keyed(SEED)) as sampler:
+        with Sampler(model, self._sampling, (), keyed=self.keyed) as sampler:
             while len(ids) < self._count:
                 ids.append(sampler.sample())
                 model.decode(ids[-1:])
+                yield from when_ready(model)
         self.mail.put(tuple(ids))
-        return True
 
 
 ANSWERS = {}
@@ -75,7 +74,7 @@ async def made_alone(endpoint, way, count):
     params = dict(WAYS[way])
     bias = tuple((int(token), value) for token, value in params.pop("logit_bias", {}).items())
     mail = Mailbox()
-    job = Alone(mail, endpoint._loaded_renderer, Sampling(**params, logit_bias=bias), count)
+    job = Alone(mail, endpoint.engine.renderer, Sampling(**params, logit_bias=bias), count)
     return await endpoint._run(job, mail)
 
 
@@ -84,12 +83,16 @@ def model(request):
     return request.getfixturevalue(request.param)
 
 
-BOTH = pytest.mark.parametrize("model", ["thread_model", "process_model"], indirect=True)
+BOTH = pytest.mark.parametrize("model", ["thread_model", "slots_model", "engine_host"], indirect=True)
 
 
 @pytest.mark.parametrize(
     ("model", "way"),
-    [*(("thread_model", way) for way in WAYS), ("process_model", "penalised")],
+    [
+        *(("thread_model", way) for way in WAYS),
+        ("slots_model", "penalised"),
+        ("engine_host", "penalised"),
+    ],
     indirect=["model"],
 )
 async def test_drafts_are_what_the_model_writes_alone_also_behind_a_wrong_guess(thread_model, model, way):
@@ -110,13 +113,12 @@ async def test_drafts_are_what_the_model_writes_alone_also_behind_a_wrong_guess(
         assert (right.read_tokens, drafting.usage.prompt_tokens) == (5, len(prompt) + 5)
 
 
-@BOTH
-async def test_an_answer_in_between_displaces_the_text_and_the_next_draft_reads_it_again(thread_model, model):
+async def test_an_answer_in_between_displaces_the_text_and_the_next_draft_reads_it_again(thread_model):
     prompt, answer = await alone(thread_model, "greedy")
-    async with model.drafter().open(seed=SEED, sampling=WAYS["greedy"]) as drafting:
+    async with thread_model.drafter().open(seed=SEED, sampling=WAYS["greedy"]) as drafting:
         await drafting.read(prompt)
         assert (await drafting.draft(DraftOrder(0, 0, answer[:4], 2))).ids == answer[4:6]
-        text, _, _ = await complete(model, ask("Count to ten.", max_tokens=2))
+        text, _, _ = await complete(thread_model, ask("Count to ten.", max_tokens=2))
         assert text
         found = await drafting.draft(DraftOrder(1, 6, (), 4))
         assert found.ids == answer[6:10]
@@ -124,12 +126,42 @@ async def test_an_answer_in_between_displaces_the_text_and_the_next_draft_reads_
         assert len(found.ids) < found.read_tokens < len(prompt) + 5
 
 
+async def test_several_answers_are_drafted_at_once_beside_one_that_is_written(thread_model, slots_model):
+    expected = {way: await alone(thread_model, way) for way in WAYS}
+    request = ask("Count to ten.", max_tokens=40, logit_bias={"2": -100, "0": -100})
+    found, all_have_read, written = {}, anyio.Event(), None
+
+    async def draft(way):
+        prompt, _ = expected[way]
+        async with slots_model.drafter().open(seed=SEED, sampling=WAYS[way]) as drafting:
+            await drafting.read(prompt)
+            found[way] = []
+            if len(found) == len(WAYS):
+                all_have_read.set()
+            await all_have_read.wait()
+            for number in range(3):
+                found[way].append(await drafting.draft(DraftOrder(number, 4 * number, (), 4)))
+
+    async def write():
+        nonlocal written
+        written = await complete(slots_model, request)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(write)
+        for way in WAYS:
+            group.start_soon(draft, way)
+    for way, (_, answer) in expected.items():
+        assert sum((one.ids for one in found[way]), ()) == answer
+        assert [one.read_tokens for one in found[way]] == [0, 0, 0]  # each kept its slot
+    assert written[2].usage.completion_tokens == 40
+
+
 @BOTH
 async def test_when_the_other_model_fails_the_answer_goes_on_here_and_reads_nothing_again(
     thread_model, model
 ):
     prompt, answer = await alone(thread_model, "greedy")
-    spell = thread_model._worker.model.spell
+    spell = thread_model.engine.model.spell
     async with model.drafter().open(seed=SEED, sampling=WAYS["greedy"]) as drafting:
         await drafting.read(prompt)
         await drafting.draft(DraftOrder(0, 0, answer[:6], 5))
@@ -182,15 +214,15 @@ async def test_it_stops_where_the_model_is_unsure(thread_model):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="it is killed by signals here")
-async def test_killing_the_process_in_mid_draft_is_a_failure_and_nothing_hangs(thread_model, process_model):
+async def test_killing_the_process_in_mid_draft_is_a_failure_and_nothing_hangs(thread_model, engine_host):
     prompt, _ = await alone(thread_model, "greedy")
-    drafter = process_model.drafter()
+    drafter = engine_host.drafter()
     with anyio.fail_after(30):
         for when in ("drafting", "resting"):
-            await until(lambda: process_model.capabilities().ready)
+            await until(lambda: engine_host.capabilities().ready)
             async with drafter.open(seed=SEED, sampling={"logit_bias": {"2": -100, "0": -100}}) as drafting:
                 await drafting.read(prompt)
-                pid = process_model.process_id
+                pid = engine_host.process_id
                 if when == "drafting":
                     async with anyio.create_task_group() as group:
                         group.start_soon(kill_soon, pid)
@@ -204,7 +236,6 @@ async def test_killing_the_process_in_mid_draft_is_a_failure_and_nothing_hangs(t
                 assert caught.value.kind is FailureKind.CRASHED
                 with pytest.raises(EndpointFailure):
                     await drafting.draft(DraftOrder(1, 0, (), 4))
-    assert drafter._open == []
 
 
 async def kill_soon(pid):

@@ -102,9 +102,9 @@ def chunk(at, *values, sequence=0, wanted=1, **more):
 class Device:
     """One session at a scheduler."""
 
-    def __init__(self, served, key="a"):
+    def __init__(self, served, key="a", now=0.0):
         self.served, self.key, self.box = served, key, Box()
-        served.connect(key, self.box)
+        served.connect(key, self.box, now)
 
     def ask(self, at, *values, now=0.0, **more):
         one = chunk(at, *values, **more)
@@ -117,9 +117,9 @@ class Device:
     def leave(self, now=0.0):
         self.served.leave(self.key, self.box, now)
 
-    def again(self):
+    def again(self, now=0.0):
         self.box = Box()
-        self.served.connect(self.key, self.box)
+        self.served.connect(self.key, self.box, now)
 
     def only(self):
         (one,) = self.box.take()

@@ -215,12 +215,44 @@ def test_there_are_so_many_sessions_and_those_without_a_connection_make_room(mod
     assert third.codes() == [Code.BUSY]
     second.leave(1.0)
     first.leave(2.0)
-    assert not Device(served, "c").box.closed  # in the place of the second, which left first
+    third = Device(served, "c")
+    assert not third.box.closed  # in the place of the second, which left first
+    third.ask(0, 1)
     first.again()
     first.ask(1, 2)
     run(served, model, 2.0)
     assert isinstance(first.box.take()[-1], Computed)
     assert Device(served, "b").box.closed
+
+
+def test_nobody_is_locked_out_by_connections_that_ask_for_nothing(model):
+    """One holder of a key opens as many as there may be and is silent: newcomers take their places, oldest first."""
+    served = scheduler(model, sessions=4, idle_s=5.0)
+    working, *silent = (Device(served, key, now) for now, key in enumerate("abcd"))
+    working.ask(0, 1, now=4.0)
+    newcomers = [Device(served, key, 10.0) for key in "efg"]
+    assert [one.box.closed for one in silent] == [True, True, True]
+    assert [one.codes() for one in silent] == [[Code.BUSY]] * 3
+    assert [one.box.closed for one in [working, *newcomers]] == [False] * 4
+    run(served, model, 10.0)
+    assert isinstance(working.only(), Computed)
+    for newcomer in newcomers:
+        newcomer.ask(0, 2, now=12.0)
+    assert Device(served, "h", 12.0).box.closed  # all four were heard of within the last five seconds
+    run(served, model, 12.0)
+    assert not Device(served, "h", 16.0).box.closed
+    assert working.box.closed  # it had been silent longest
+    working.again(17.0)  # it may come again, in the place of the one that asked for nothing yet
+    assert not working.box.closed
+
+
+def test_who_waits_for_an_answer_is_not_sent_away(model):
+    served = scheduler(model, sessions=1, idle_s=5.0)
+    device = Device(served)
+    device.ask(0, *range(1, 21))
+    assert Device(served, "b", 100.0).box.closed
+    run(served, model, 100.0)
+    assert isinstance(device.only(), Computed)
 
 
 def test_a_session_without_sequences_is_not_kept(model):

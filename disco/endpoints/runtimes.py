@@ -1,0 +1,69 @@
+"""What can run a local model that is named by its name or file: the two programs of a host, and which is there."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from typing import Literal, get_args
+
+from disco.errors import ConfigurationError
+
+__all__ = ["Program", "Runtime", "chosen_program", "engine_available", "is_available", "require"]
+
+Program = Literal["engine", "llama-server"]
+Runtime = Literal["auto", "engine", "llama-server"]
+"""What runs a local model that is named by its name or file. "engine": disco's own engine over llama.cpp.
+"llama-server": llama.cpp's own server. "auto": the engine where it can be loaded, else llama-server."""
+
+
+def engine_available() -> bool:
+    """Return whether the engine can be loaded here."""
+    from disco.endpoints.llamacpp.model.library import (  # noqa: PLC0415 - only if a model is named
+        FoundLibrary,
+        find_library,
+    )
+
+    return isinstance(find_library(), FoundLibrary)
+
+
+def _llama_server_available() -> bool:
+    """Return whether llama.cpp's own server can be loaded here."""
+    return importlib.util.find_spec("xllamacpp") is not None
+
+
+def chosen_program(runtime: Runtime) -> Program:
+    """Return what is meant; where neither can be loaded, the one whose error names both.
+
+    Raises:
+        ConfigurationError: there is no such runtime.
+    """
+    if runtime not in get_args(Runtime):
+        raise ConfigurationError(f'runtime must be "auto", "engine" or "llama-server", not {runtime!r}.')
+    if runtime != "auto":
+        return runtime
+    return "llama-server" if _llama_server_available() and not engine_available() else "engine"
+
+
+def require(program: Program) -> None:
+    """Raise an error with the remedy where a host program cannot be started.
+
+    Raises:
+        ConfigurationError: a package is not installed, or there is no Python interpreter to start a second time.
+    """
+    if program == "engine":
+        from disco.endpoints.llamacpp.model.model_files import require_llama_cpp  # noqa: PLC0415 - as above
+
+        require_llama_cpp()
+    elif not _llama_server_available():
+        raise ConfigurationError('runtime="llama-server" needs xllamacpp: pip install "disco-llm[local]"')
+    if not sys.executable or getattr(sys, "frozen", False):
+        raise ConfigurationError(
+            "A local model runs in a second Python interpreter, and this program has none to start. Start the model "
+            "in a server of its own (`disco serve`, Ollama, llama-server), and name its address: "
+            'local="http://localhost:11434".'
+        )
+
+
+def is_available(program: Program) -> bool:
+    """Return whether a host program has what it needs."""
+    return engine_available() if program == "engine" else _llama_server_available()
