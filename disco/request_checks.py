@@ -15,7 +15,7 @@ from typing import Any
 from disco.errors import NoEndpointError
 from disco.request import NO_LIMIT, Prefix, Request, check_classes, whole_number
 
-__all__ = ["check_chat", "check_responses", "checked_order", "checked_prefix"]
+__all__ = ["check_chat", "check_host_body", "check_responses", "checked_order", "checked_prefix"]
 
 Check = Callable[[str, Any], None]
 """Refuses the value of a field, given the field's name. Never called with None, which counts as "not given"."""
@@ -413,6 +413,26 @@ def checked_prefix(fields: Mapping[str, Any], where: str = "prefix") -> Prefix:
     return Prefix(**given)
 
 
+def check_host_body(what: str, body: Mapping[str, Any]) -> None:
+    """Refuse what a host of ours is asked for on its own paths, where a field is missing or has a wrong type.
+
+    Args:
+        what: the path behind `/v1/disco/`, or "extend" and "draft" for an order to an answer or a drafting. Others
+            are not checked.
+        body: the request's.
+
+    Raises:
+        NoEndpointError: `param` names the field.
+    """
+    checks = _HOST.get(what, {})
+    _check_fields(body, checks)
+    for name in checks:
+        if body.get(name) is None and what != "answers":
+            raise NoEndpointError(
+                f"Missing required parameter: {name!r}.", code="missing_required_parameter", param=name
+            )
+
+
 def _no_others(fields: Mapping[str, Any], known: Mapping[str, Check], where: str) -> None:
     """Refuse fields that nobody knows: what a newer program asks for must not be left out silently."""
     if not all(name in known for name in fields):
@@ -442,6 +462,11 @@ def _strings(most: float) -> Check:
     return check
 
 
+def _mode(name: str, value: Any) -> None:
+    if value not in ("write", "park", "follow"):
+        raise _refused(name, "write, park or follow")
+
+
 _PREFIX: Mapping[str, Check] = {
     "text": _string,
     "tokens": _tokens,
@@ -457,4 +482,25 @@ _ORDER: Mapping[str, Check] = {
     "classes": _strings(math.inf),
     "cap": _integer(1),
     "may_be_saved": _boolean,
+}
+_SEED = _integer(-(2**63), 2**64 - 1)
+_HOST: Mapping[str, Mapping[str, Check]] = {
+    "answers": {"id": _string, "mode": _mode, "number": _tokens},
+    "extend": {"prefix": _object, "number": _tokens},
+    "prompt-size": {"messages": _messages, "within_s": _number(0, 86_400)},
+    "log-probabilities": {"messages": _messages, "texts": _strings(math.inf)},
+    "measurements": {
+        "prompt_tokens": _token_ids,
+        "depths": _token_ids,
+        "decode_tokens": _integer(1, 1_000_000),
+        "repeats": _integer(1, 1_000_000),
+    },
+    "drafts": {"id": _string, "seed": _SEED, "sampling": _object, "prompt_ids": _token_ids},
+    "draft": {
+        "number": _tokens,
+        "keep": _tokens,
+        "append": _token_ids,
+        "count": _tokens,
+        "stop_below": _number(0, 1),
+    },
 }

@@ -36,6 +36,7 @@ HEIGHT = {room: height for height, rooms in enumerate(LAYERS, start=1) for room 
 # A kind of endpoint (a folder of disco/endpoints/) imports no other kind but these. The files beside the folders are
 # shared.
 OF_OTHER_KINDS = {
+    "attached": {"host"},
     "llamacpp": {"saved_prompts"},
     "local_server": {"continuation", "openai_api"},
     "openai_api": {"continuation"},

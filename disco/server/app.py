@@ -16,14 +16,12 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from disco.client import AsyncDisco
-from disco.endpoints.attached.messages import ANSWERS, HELLO
 from disco.endpoints.llamacpp.batching.round_engine import RoundEngine
 from disco.endpoints.split.wire import LAYERS, STREAM
 from disco.errors import ConfigurationError, cut
 from disco.server.access_guards import Guards, check_exposure, check_key, check_origins, is_loopback
 from disco.server.admission import AnswerLimiter
 from disco.server.api_errors import INVALID, Refusal
-from disco.server.device.device_route import PATHS, DeviceAnswersRoute, DeviceProofRoute
 from disco.server.http_reply import JSON, Reply
 from disco.server.layers.layer_facts_route import LayerFactsRoute
 from disco.server.layers.layer_host import LayerHost
@@ -58,7 +56,6 @@ _LABELS: Final = frozenset(
         LAYERS,
         STREAM,
         TTFT,
-        *PATHS,
         *("/v1" + path for path in _ANSWERS),
     }
 )
@@ -76,7 +73,6 @@ def make_app(
     metrics: Metrics | None = None,
     verifier: RoundEngine | None = None,
     layers: LayerHost | None = None,
-    attach_key: str | None = None,
     page: LiveBoard | None = None,
 ) -> Starlette:
     """Return the application for an ASGI server.
@@ -97,8 +93,6 @@ def make_app(
         verifier: checks what other devices draft (`/v1/disco/rounds`); None: no such paths. The caller loads and closes
             it. The client may write its own answers with it: see `EngineEndpoint`.
         layers: computes devices' rows (`/v1/disco/layers`); None: no such paths. The caller loads and closes it.
-        attach_key: with it, other programs may use the client's local model itself (`/v1/disco/device`), whatever
-            `key` is; None: no such paths. See `device.announcing`.
         page: what the live page at `/` shows; its `answered` must be the clients' `on_route`. If it shows texts, there
             must be a `key`. None: no page.
 
@@ -130,11 +124,6 @@ def make_app(
         relays[ROUNDS] = RoundsRoute(
             verifier, limiter=limiter, max_body_bytes=max_body_bytes, metrics=counted
         )
-    attached = None if attach_key is None else models.attachable
-    if attached is not None and attach_key is not None:
-        relays[ANSWERS] = DeviceAnswersRoute(
-            attached, attach_key, limiter=limiter, max_body_bytes=max_body_bytes
-        )
     routes: list[BaseRoute] = [
         *(Route(path, relay, methods=["POST"]) for path, relay in relays.items()),
         Route(MODELS, ModelsRoute(models), methods=["GET"]),
@@ -142,8 +131,6 @@ def make_app(
         Route(TTFT, TtftRoute(board), methods=["GET"]),
         Route("/health", _health, methods=["GET"]),
     ]
-    if attached is not None and attach_key is not None:
-        routes.append(Route(HELLO, DeviceProofRoute(attach_key), methods=["GET"]))
     if verifier is not None:
         routes.append(Route(RELEASE, ReleaseRoute(verifier), methods=["DELETE"]))
         routes.append(Route(VERIFIER, FactsRoute(verifier), methods=["GET"]))
@@ -156,7 +143,7 @@ def make_app(
         metrics.watch(lambda: limiter.busy)
         metrics.watch_budgets(lambda: models.budgets_left(time.time()))
         routes.append(Route("/metrics", _MetricsPage(metrics), methods=["GET"]))
-    keyless = {"/health"} if attached is None else {"/health", *PATHS}
+    keyless = {"/health"}
     if page is not None:
         routes += [
             Route(PAGE, PageRoute(), methods=["GET"]),

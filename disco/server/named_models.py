@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from disco.client import AsyncDisco
-from disco.endpoints.contract import Endpoint
+from disco.endpoints.host import HostEndpoint
 from disco.errors import ConfigurationError, nearest, shown
 from disco.server.api_errors import Refusal
-from disco.server.device.announcing import may_be_attached_to
 
 __all__ = ["NamedModel", "NamedModels", "no_such_model"]
 
@@ -87,11 +86,10 @@ class NamedModels:
         return self._client
 
     @property
-    def attachable(self) -> Endpoint | None:
-        """The local model that other programs may attach to: the first that this process holds, else the first."""
-        local = [client.router.local for client in self.clients]
-        held = [endpoint for endpoint in local if may_be_attached_to(endpoint)]
-        return next((endpoint for endpoint in (*held, *local) if endpoint is not None), None)
+    def attachable(self) -> HostEndpoint | None:
+        """The local model that other programs may attach to: the first for which this process starts a host."""
+        local = (client.router.local for client in self.clients)
+        return next((endpoint for endpoint in local if isinstance(endpoint, HostEndpoint)), None)
 
     def budgets_left(self, now: float) -> dict[tuple[str, ...], float]:
         """Return what can be spent now, by the limit's name, in its own unit; where models have names, by these, too.

@@ -18,13 +18,12 @@ import anyio
 import uvicorn
 
 from disco.client import AsyncDisco
-from disco.endpoints.attached.handshake import new_key
 from disco.endpoints.llamacpp.batching.round_engine import RoundEngine
 from disco.errors import ConfigurationError
 from disco.server.access_guards import check_exposure, is_loopback
 from disco.server.admission import AnswerLimiter
+from disco.server.announcing import announcing
 from disco.server.app import MAX_BODY_BYTES, MAX_CONCURRENT, make_app
-from disco.server.device.announcing import announcing, may_be_attached_to
 from disco.server.http_protocol import HttpProtocol
 from disco.server.layers.layer_host import LayerHost
 from disco.server.live_page.live_board import LiveBoard
@@ -80,8 +79,8 @@ async def serve(
         verifier: see `make_app`.
         layers: see `make_app`; loaded here.
         page: see `make_app`.
-        attachable: whether other programs of this user may use the client's local model, where it is one that this
-            process holds; they are told by a file (docs/how-to/attach.md).
+        attachable: whether other programs of this user may use the host of the client's local model, where this process
+            has started one; they are told by a file (docs/how-to/attach.md).
         on_ready: called with the base URL once the server answers.
 
     Raises:
@@ -94,8 +93,7 @@ async def serve(
             "A layer server needs the package 'websockets': pip install \"disco-llm[server,split]\""
         )
     models = NamedModels.of(client)
-    device = models.attachable
-    attach_key = new_key() if attachable and may_be_attached_to(device) else None
+    device = models.attachable if attachable else None
     app = make_app(
         models,
         key=key,
@@ -107,7 +105,6 @@ async def serve(
         metrics=metrics,
         verifier=verifier,
         layers=layers,
-        attach_key=attach_key,
         page=page,
     )
 
@@ -149,9 +146,8 @@ async def serve(
         announced = stack.enter_context(ExitStack())
 
         def ready_and_announced() -> None:
-            if device is not None and attach_key is not None:
-                listens = sockets[0].getsockname()[0]
-                announced.enter_context(announcing(device, attach_key, host=listens, port=port))
+            if device is not None:
+                announced.enter_context(announcing(device, port=port))
             ready()
 
         server = _Server(config, app.state.limiter, grace_s, ready_and_announced, announced.close)

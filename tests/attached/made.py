@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from pathlib import Path
 from typing import Any
 
 from disco.endpoints.attached import AttachingEndpoint
 from disco.endpoints.attached.announcement import Announcement, ServedModel
-from disco.endpoints.attached.handshake import new_key
 from disco.endpoints.attached.process_identity import process_start
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from disco.request import Request
 
-MODEL = ServedModel(name="m", fingerprint="f" * 32, context_tokens=2048, features=("tools",), logp=True)
+MODEL = ServedModel(name="m", path="/m.gguf", fingerprint="f" * 32, context_tokens=2048)
 CANARY = "CANARYPROMPT"
 
 
 def announcement(**more: Any) -> Announcement:
-    """Of this process, at an address where nothing listens."""
+    """Of this process, at a port where nothing listens."""
     usual = {
         "pid": os.getpid(),
         "process_start": process_start(os.getpid()),
         "started_s": time.time(),
-        "host": "127.0.0.1",
+        "serve_pid": os.getpid(),
+        "serve_port": 9,
+        "program": "engine",
         "port": 9,
-        "key": new_key(),
+        "key": secrets.token_urlsafe(32),
         "model": MODEL,
     }
     return Announcement(**(usual | more))
@@ -48,7 +50,7 @@ def own_model() -> SimulatedEndpoint:
 
 
 def attaching(folder: Path, own: Any = None, **more: Any) -> AttachingEndpoint:
-    return AttachingEndpoint(own or own_model(), fits=lambda model: True, folder=folder, **more)
+    return AttachingEndpoint(own or own_model(), fits=lambda served: True, folder=folder, **more)
 
 
 def ask(text: str = "Tell me about the sea.", **params: Any) -> Request:

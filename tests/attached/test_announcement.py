@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import json
 import os
+import socket
 import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -15,22 +17,20 @@ from attached.made import announcement, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from disco.endpoints.attached.announcement import Announcement, announced, live_announcements, serve_folder
+from disco.endpoints.attached.announcement import Announcement, announce, live_announcements, serve_folder
 from disco.endpoints.attached.process_identity import is_running, process_start
 
 posix = pytest.mark.skipif(os.name != "posix", reason="owners and modes are POSIX")
 
 
-def test_it_is_there_while_the_server_runs_and_for_its_user_only(folder):
-    one = announcement()
-    with announced(one, folder) as file:
-        assert live_announcements(folder) == [one]
-        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-        assert stat.S_IMODE(file.stat().st_mode) == 0o600
-        assert one.key not in repr(one) + str(one)
-        assert [path.name for path in folder.iterdir()] == [file.name]  # no draft is left
-    assert list(folder.iterdir()) == []
-    assert live_announcements(folder) == []
+def test_it_is_for_its_user_only_and_the_newest_of_a_server_counts(folder):
+    first, second = announcement(), announcement()
+    assert announce(first, folder) == announce(second, folder)
+    assert live_announcements(folder) == [second]
+    (file,) = folder.iterdir()  # no draft is left
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert second.key not in repr(second) + str(second)
 
 
 @posix
@@ -61,8 +61,7 @@ def test_what_others_could_have_written_does_not_count(folder, how, tmp_path):
 def test_a_folder_that_is_open_to_others_is_not_used(folder, caplog):
     folder.mkdir(mode=0o755)
     folder.chmod(0o755)
-    with announced(announcement(), folder) as file:
-        assert file is None
+    assert announce(announcement(), folder) is None
     assert "cannot be used" in caplog.text
     assert list(folder.iterdir()) == []
 
@@ -72,10 +71,29 @@ def test_a_disk_that_is_full_costs_a_warning_and_leaves_nothing(folder, caplog, 
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(Path, "replace", full)
-    with announced(announcement(), folder) as file:
-        assert file is None
+    assert announce(announcement(), folder) is None
     assert "No space left" in caplog.text
     assert list(folder.iterdir()) == []
+
+
+@posix
+@pytest.mark.parametrize("how", ["as it is", "open folder", "a file", "gone", "foreign"])
+def test_a_socket_counts_only_in_a_folder_that_nobody_else_can_open(folder, how):
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as place, socket.socket(socket.AF_UNIX) as one:
+        path = Path(place) / "s.sock"
+        one.bind(str(path))
+        written(folder, announcement(socket=str(path), port=None))
+        if how == "open folder":
+            path.parent.chmod(0o711)
+        elif how in ("a file", "gone"):
+            path.unlink()
+            if how == "a file":
+                path.write_text("")
+        elif how == "foreign":
+            if os.getuid() != 0:
+                pytest.skip("only root can give a folder away")
+            os.chown(place, 12345, -1)
+        assert len(live_announcements(folder)) == (how == "as it is")
 
 
 @pytest.mark.parametrize("name", ["1", "on", "TRUE", "auto"])
@@ -94,17 +112,17 @@ def test_a_process_that_has_ended_is_not_announced_and_swept_away_by_the_next(fo
             os.P_PID, process.pid, os.WEXITED | os.WNOWAIT
         )  # it is a zombie: its parent has not noticed
         assert live_announcements(folder) == []
-        mine = announcement(port=10)
-        with announced(mine, folder):
-            assert not file.exists()
-            assert live_announcements(folder) == [mine]
+        mine = announcement(serve_port=10)
+        announce(mine, folder)
+        assert not file.exists()
+        assert live_announcements(folder) == [mine]
 
 
 def test_an_id_that_is_used_again_is_another_process():
     pid = os.getpid()
     assert is_running(pid, process_start(pid))
     assert not is_running(pid, process_start(pid) + "0")
-    assert is_running(pid, None)  # nothing is known: the proof decides
+    assert is_running(pid, None)  # nothing is known: the connection decides
 
 
 def test_the_server_that_has_served_longest_comes_first(folder):
@@ -116,9 +134,11 @@ def test_the_server_that_has_served_longest_comes_first(folder):
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"host": "192.168.1.2"},
-        {"host": "localhost"},  # a name could mean anything
-        {"version": 2},
+        {"version": 1},
+        {"socket": "/tmp/s.sock"},  # beside a port
+        {"port": None},
+        {"port": None, "socket": "s.sock"},  # of any folder
+        {"program": "other"},
         {"key": "abc"},
         {"port": 0},
         {"pid": -1},

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
+import subprocess
 import sys
+from pathlib import Path
 
 import anyio
 import pytest
@@ -12,7 +15,7 @@ import pytest
 from disco import AsyncDisco
 from disco.endpoints.attached.announcement import live_announcements
 from disco.endpoints.llamacpp.model.model_files import resolve_model
-from tests.server.command_process import running
+from tests.server.command_process import ROOT, running
 
 pytestmark = [
     pytest.mark.real,
@@ -73,13 +76,52 @@ def has_loaded(client) -> bool:
 async def test_a_server_that_is_killed_in_mid_answer_is_replaced_by_the_own_model(model, folder):
     async with program(model) as client:
         with serve(model, folder) as (process, _):
-            assert client.router.local.served.pid == process.pid
+            assert client.router.local.served.serve_pid == process.pid
             record = await answer(client, at=TOKENS // 2, do=process.kill)
             assert [a.failure for a in record.attempts] == ["connection", None]
             assert has_loaded(client)
             process.wait()
             assert live_announcements(folder) == []
             assert len((await answer(client)).attempts) == 1
+
+
+async def test_a_host_that_is_killed_in_mid_answer_is_started_again_and_announced_again(model, folder):
+    async with program(model) as client:
+        with serve(model, folder) as (process, _):
+            first = client.router.local.served
+            record = await answer(client, at=TOKENS // 2, do=lambda: os.kill(first.pid, signal.SIGKILL))
+            assert [a.failure for a in record.attempts] == ["connection", None]
+            with anyio.fail_after(60):
+                while not [one for one in live_announcements(folder) if one.pid != first.pid]:  # noqa: ASYNC110
+                    await anyio.sleep(0.05)
+            await anyio.sleep(1.0)
+            assert client.router.local.served.serve_pid == process.pid
+            assert len((await answer(client)).attempts) == 1
+
+
+async def test_a_program_that_is_killed_harms_nobody(model, folder):
+    code = "import asyncio, sys; sys.path.insert(0, sys.argv[2])\n"
+    code += "from attached.test_processes import answer, program\n"
+    code += "async def main():\n async with program(sys.argv[1]) as client:\n"
+    code += "  while True: await answer(client, at=3, do=lambda: print('x', flush=True))\n"
+    code += "asyncio.run(main())"
+    with serve(model, folder):
+        async with program(model) as client:
+            tests = str(Path(__file__).parents[1])
+            path = os.pathsep.join([str(ROOT), tests])
+            host = client.router.local.served.pid
+            other = subprocess.Popen(
+                [sys.executable, "-c", code, model, tests],
+                stdout=subprocess.PIPE,
+                env={**os.environ, "DISCO_ATTACH": str(folder), "PYTHONPATH": path},
+            )
+            with other:
+                assert other.stdout.readline()
+                record = await answer(client, at=5, do=other.kill)
+            assert len(record.attempts) == 1
+            assert client.router.local.served.pid == host
+            assert len((await answer(client)).attempts) == 1
+            assert not has_loaded(client)
 
 
 @pytest.mark.slow
@@ -102,17 +144,17 @@ async def test_of_several_servers_another_is_used_when_one_is_gone_and_one_that_
 ):
     async with program(model) as client:
         with serve(model, folder) as (first, _), serve(model, folder) as (second, _):
-            assert [one.pid for one in live_announcements(folder)] == [first.pid, second.pid]
+            assert [one.serve_pid for one in live_announcements(folder)] == [first.pid, second.pid]
             await client.warm_up()
             await answer(client, at=20, do=first.kill)
-            assert client.router.local.served.pid == second.pid
+            assert client.router.local.served.serve_pid == second.pid
             second.kill()
             second.wait()
             await answer(client)
             assert has_loaded(client)
         with serve(model, folder) as (third, _):
             await anyio.sleep(1.0)
-            assert client.router.local.served.pid == third.pid
+            assert client.router.local.served.serve_pid == third.pid
             assert len((await answer(client)).attempts) == 1
             assert len(list(folder.iterdir())) == 1  # what the killed ones left was swept away
 
@@ -148,7 +190,7 @@ async def test_only_a_server_that_holds_a_model_and_may_be_attached_to_is_announ
     ):
         assert live_announcements(folder) == []
         with serve(model, folder) as (process, _):
-            assert [one.pid for one in live_announcements(folder)] == [process.pid]
+            assert [one.serve_pid for one in live_announcements(folder)] == [process.pid]
             async with program(model) as client:
                 await answer(client)
                 assert not has_loaded(client)

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import anyio
 import pytest
 
-from disco.endpoints.attached.handshake import new_key, token
-from disco.endpoints.attached.messages import ANSWERS
-from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
-from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from disco.errors import NoEndpointError
 from disco.request import Prefix
 from disco.request_checks import checked_order
-from disco.server.admission import AnswerLimiter
-from disco.server.device.device_route import DeviceAnswersRoute
-from tests.server.asgi import part, pieces
 
 HI = [{"role": "user", "content": "secret"}]
 WRONG = [
@@ -72,26 +64,3 @@ def test_what_is_right_becomes_what_an_endpoint_is_opened_with():
     assert (prefix, wants) == (Prefix("On ce", ids=(1, 2), withheld=" ce"), frozenset({"logp"}))
     request, prefix, wants = checked_order({"messages": HI}, {"cap": None, "prefix": None})
     assert (request.cap, request.classes, prefix, wants) == (None, (), Prefix(), frozenset())
-
-
-@pytest.mark.anyio
-async def test_the_route_for_programs_that_attach_refuses_with_the_field():
-    key, sent = new_key(), []
-    route = DeviceAnswersRoute(
-        SimulatedEndpoint("device", SimulatedProfile(), place="device"),
-        key,
-        limiter=AnswerLimiter(1),
-        max_body_bytes=10_000,
-    )
-    scope = {"type": "http", "method": "POST", "path": ANSWERS, "query_string": b"", "root_path": ""}
-    scope |= {"client": ("127.0.0.1", 1), "server": ("127.0.0.1", 2)}
-    scope["headers"] = [(b"authorization", f"Bearer {token(key)}".encode())]
-    body = b'{"messages": [{"role": "user", "content": "secret"}], "params": {"temperature": "hot"}}'
-
-    async def send(message):
-        sent.append(message)
-
-    with anyio.fail_after(10):
-        await route(scope, pieces(part(body, more=False)), send)
-    assert sent[0]["status"] == 400
-    assert b'"temperature"' in sent[1]["body"]

@@ -14,7 +14,7 @@ from disco.client.endpoint_catalog.attaching import attaching
 from disco.client.endpoint_catalog.local_servers import is_loopback
 from disco.client.endpoint_catalog.runtimes import model_endpoint
 from disco.endpoints.attached.announcement import VARIABLE, Announcement, live_announcements, serve_folder
-from disco.endpoints.attached.proven_connection import ProvenConnection, ServeGoneError
+from disco.endpoints.attached.running_host import HostGoneError, RunningHost
 
 if TYPE_CHECKING:
     from disco.endpoints.contract import Endpoint
@@ -23,7 +23,7 @@ __all__ = ["check_attach", "check_port"]
 
 
 async def check_attach(setup: Setup, facts: Facts) -> list[Finding] | Finding:
-    """Look for the announcements of running servers, and let each prove itself."""
+    """Look for the announcements of running servers, and ask each host whether it lives."""
     folder = serve_folder()
     if folder is None:
         return works("attach", f"{VARIABLE} switches it off: every program loads its own model.")
@@ -40,19 +40,19 @@ async def check_attach(setup: Setup, facts: Facts) -> list[Finding] | Finding:
     found = []
     for one in live:
         try:
-            connection = await ProvenConnection.to(one)
-            await connection.aclose()
-        except ServeGoneError:
+            await RunningHost(one, name=one.model.name).serving()
+        except HostGoneError:
             found.append(
                 does_not(
                     "attach",
-                    f"A disco serve (process {one.pid}) is announced on port {one.port}, and does not answer there.",
-                    f"End that process, or set {VARIABLE}=off",
+                    f"The model of a disco serve (process {one.serve_pid}) is announced, and its host "
+                    f"(process {one.pid}) does not answer.",
+                    f"End that disco serve, or set {VARIABLE}=off",
                 )
             )
             continue
-        if one.port == fits:
-            facts.served_port = one.port
+        if one.serve_port == fits:
+            facts.served_port = one.serve_port
             told = f'programs with --local {setup.shown_local} and attach="auto" use its model'
         else:
             told = (
@@ -60,7 +60,9 @@ async def check_attach(setup: Setup, facts: Facts) -> list[Finding] | Finding:
                 if setup.local
                 else "it has a local model"
             )
-        found.append(works("attach", f"A disco serve on port {one.port} runs {one.model.name}: {told}."))
+        found.append(
+            works("attach", f"A disco serve on port {one.serve_port} runs {one.model.name}: {told}.")
+        )
     return found
 
 
@@ -75,7 +77,7 @@ def check_port(setup: Setup, facts: Facts) -> Finding:
         return works("port", f"Port {setup.port} is that of the server in {ADDRESS}. Beside it: {another}")
     folder = serve_folder()
     live = [] if folder is None else live_announcements(folder)
-    if any(one.port == setup.port for one in live):
+    if any(one.serve_port == setup.port for one in live):
         return works(
             "port", f'disco serve listens on port {setup.port}: base_url="http://127.0.0.1:{setup.port}/v1".'
         )
@@ -92,7 +94,7 @@ def _served_port(setup: Setup) -> int | None:
         return None
     endpoint: Endpoint = attaching(model_endpoint(setup.local, runtime=setup.runtime), "auto", drafts=False)
     served: Announcement | None = getattr(endpoint, "served", None)
-    return None if served is None else served.port
+    return None if served is None else served.serve_port
 
 
 def _is_closed(folder: Path) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from disco.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from disco.endpoints.attached.announcement import ServedModel
+    from disco.endpoints.attached.announcement import Announcement, ServedModel
     from disco.endpoints.contract import Endpoint
     from disco.endpoints.host import HostEndpoint
 
@@ -24,19 +24,14 @@ def attaching(own: HostEndpoint, attach: Attach, *, drafts: bool) -> Endpoint:
         own: the model that this program would load.
         attach: "auto": a model of the same file with at least as long a context may take its place. True: so may one of
             the same file or name, so that the file need not be here. False: none may.
-        drafts: whether the model is to draft for a server that verifies, which only a model in this program can.
+        drafts: whether the model is to draft for a server that verifies, which only the engine can.
 
     Raises:
         ConfigurationError: `attach` has another value, or what is asked for is not possible.
     """
     if attach not in ("auto", True, False):
         raise ConfigurationError(f'attach must be "auto", True or False, not {attach!r}.')
-    if attach is True and drafts:
-        raise ConfigurationError(
-            "attach=True uses a model that runs in another program, but speculate needs one that drafts in this one: "
-            "leave one of them out."
-        )
-    if attach is False or drafts:
+    if attach is False:
         return own
     from disco.endpoints.attached import AttachingEndpoint  # noqa: PLC0415 - only if it is used
     from disco.endpoints.attached.announcement import VARIABLE, serve_folder  # noqa: PLC0415 - as above
@@ -49,7 +44,10 @@ def attaching(own: HostEndpoint, attach: Attach, *, drafts: bool) -> Endpoint:
             )
         return own
 
-    def fits(model: ServedModel) -> bool:
+    def fits(served: Announcement) -> bool:
+        model = served.model
+        if drafts and served.program != "engine":
+            return False
         if attach is True and model.name == own.profile_name:
             return True
         return model.fingerprint == own.fingerprint and (attach is True or has_room(model))

@@ -1,27 +1,26 @@
-"""How a running `disco serve` tells the programs of its user where its model can be used: one small file.
+"""How a running `disco serve` tells the programs of its user where the host of its model is: one small file.
 
-The file is in a folder that only the user can open, and only the user can read the file. It holds a key, made anew at
-each start, with which the server proves to a program that it wrote the file, and the program that it may read it.
+The file is in a folder that only the user can open, and only the user can read the file. It names the host's socket,
+which is in such a folder, too, and the key of the host's API.
 """
 
 from __future__ import annotations
 
-import contextlib
-import ipaddress
 import os
 import secrets
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import platformdirs
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from disco.endpoints.attached.process_identity import is_running
+from disco.endpoints.runtimes import Program
 from disco.notices import warn
 
-__all__ = ["VARIABLE", "Announcement", "ServedModel", "announced", "live_announcements", "serve_folder"]
+__all__ = ["VARIABLE", "Announcement", "ServedModel", "announce", "live_announcements", "serve_folder"]
 
 
 VARIABLE: Final = "DISCO_ATTACH"
@@ -30,63 +29,96 @@ _USUAL: Final = frozenset({"", "auto", "on", "1", "true", "yes"})
 _MOST_BYTES: Final = 65_536
 _MOST_FILES: Final = 64
 
+
+def _absolute(path: str) -> str:
+    if not Path(path).is_absolute():
+        raise ValueError("not an absolute path")
+    return path
+
+
 Name = Annotated[str, Field(min_length=1, max_length=500)]
+Absolute = Annotated[str, Field(max_length=4096), AfterValidator(_absolute)]
+Positive = Annotated[int, Field(gt=0)]
+Port = Annotated[int, Field(gt=0, lt=65_536)]
 
 
 class ServedModel(BaseModel):
-    """The model that a `disco serve` runs, and what it does for programs that attach.
+    """The model that a host runs, and with what.
 
     Attributes:
-        name: as in `local/NAME`.
+        name: as in requests.
+        path: of the GGUF file.
         fingerprint: of the model's file and its chat template (`named_fingerprint`).
         context_tokens: prompt and answer together.
+        slots: answers written at the same time.
+        threads, batch_tokens: as in `HostSettings`.
         vocabulary: fingerprint of the tokenizer.
         parameters: number of weights.
-        features, logp, label_scores, progress: as in `Capabilities`.
     """
 
     model_config = ConfigDict(frozen=True)
 
     name: Name
+    path: Absolute
     fingerprint: Name
-    context_tokens: Annotated[int, Field(gt=0)] | None = None
+    context_tokens: Positive | None = None
+    slots: Positive = 1
+    threads: Positive = 1
+    batch_tokens: Positive = 64
     vocabulary: Name | None = None
-    parameters: Annotated[int, Field(gt=0)] | None = None
-    features: Annotated[tuple[Name, ...], Field(max_length=32)] = ()
-    logp: bool = False
-    label_scores: bool = False
-    progress: bool = False
+    parameters: Positive | None = None
 
 
 class Announcement(BaseModel):
-    """One running server.
+    """The host of one running server.
 
     Attributes:
-        version: of the protocol; another version is left alone.
-        pid, process_start: its process; see `process_identity`.
-        started_s: when it began to serve, Unix time.
-        host, port: where it listens; an address of this machine.
-        key: 64 hexadecimal digits, made at each start. Not in repr.
-        model: what it serves.
+        version: of this file; another version is left alone.
+        pid, process_start: the host's process; see `process_identity`.
+        started_s: when the server began to serve, Unix time.
+        serve_pid, serve_port: the server that has started the host, and where it listens itself.
+        program: what runs the model.
+        socket: the path of the host's Unix socket; None where it has none.
+        port: the host's port of 127.0.0.1, where it has no socket.
+        key: of the host's API, made anew for each process. Not in repr.
+        load_s: how long the host took to load the model, s.
+        model: what it runs.
     """
 
     model_config = ConfigDict(frozen=True)
 
-    version: Literal[1] = 1
-    pid: Annotated[int, Field(gt=0)]
+    version: Literal[2] = 2
+    pid: Positive
     process_start: Name | None
     started_s: Annotated[float, Field(allow_inf_nan=False)]
-    host: Name
-    port: Annotated[int, Field(gt=0, lt=65_536)]
-    key: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", repr=False)]
+    serve_pid: Positive
+    serve_port: Port
+    program: Program
+    socket: Absolute | None = None
+    port: Port | None = None
+    key: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{32,100}$", repr=False)]
+    load_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     model: ServedModel
 
-    @field_validator("host")
-    @classmethod
-    def _is_here(cls, host: str) -> str:
-        if not ipaddress.ip_address(host).is_loopback:
-            raise ValueError("not an address of this machine")
-        return host
+    @model_validator(mode="after")
+    def _has_one_address(self) -> Announcement:
+        if (self.socket is None) == (self.port is None):
+            raise ValueError("it has either a socket or a port")
+        return self
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the host runs, and nobody but this user could have made its socket."""
+        if self.socket is not None:
+            socket = Path(self.socket)
+            try:
+                if not _is_closed(socket.parent.lstat(), stat.S_ISDIR):
+                    return False
+                if not stat.S_ISSOCK(socket.lstat().st_mode):
+                    return False
+            except OSError:
+                return False
+        return is_running(self.pid, self.process_start)
 
 
 def serve_folder() -> Path | None:
@@ -99,10 +131,12 @@ def serve_folder() -> Path | None:
     return Path(named).expanduser()
 
 
-@contextlib.contextmanager
-def announced(announcement: Announcement, folder: Path) -> Iterator[Path | None]:
-    """Keep the announcement in the folder; yield its file. A folder that cannot be used costs a warning."""
-    file = folder / f"{announcement.port}-{announcement.pid}.json"
+def announce(announcement: Announcement, folder: Path) -> Path | None:
+    """Write the announcement into the folder, over the server's former one; return its file.
+
+    A folder that cannot be used costs a warning.
+    """
+    file = folder / f"{announcement.serve_port}-{announcement.serve_pid}.json"
     try:
         _prepare(folder)
         draft = file.with_suffix(f".{secrets.token_hex(4)}")
@@ -119,17 +153,12 @@ def announced(announcement: Announcement, folder: Path) -> Iterator[Path | None]
             f"({error.strerror or type(error).__name__}). Make it a folder that only you can open and write, or name "
             f"another one in the variable {VARIABLE}."
         )
-        yield None
-        return
-    try:
-        yield file
-    finally:
-        with contextlib.suppress(OSError):
-            file.unlink(missing_ok=True)
+        return None
+    return file
 
 
 def live_announcements(folder: Path) -> list[Announcement]:
-    """Return the announcements of servers whose process runs, the one that has served longest first.
+    """Return the announcements of hosts that run, that of the server first that has served longest.
 
     Only what this user alone could have written counts: on POSIX, the folder and the file must be the user's, and
     closed to all others. The folder may be missing.
@@ -141,8 +170,8 @@ def live_announcements(folder: Path) -> list[Announcement]:
     except OSError:
         return []
     found = [one for name in names[:_MOST_FILES] if (one := _read(folder / name)) is not None]
-    live = [one for one in found if is_running(one.pid, one.process_start)]
-    return sorted(live, key=lambda one: (one.started_s, one.pid))
+    live = [one for one in found if one.is_live]
+    return sorted(live, key=lambda one: (one.started_s, one.serve_pid))
 
 
 def _read(file: Path) -> Announcement | None:

@@ -5,19 +5,18 @@ from __future__ import annotations
 import logging
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from disco.candidate import PromptSize
-from disco.endpoints.attached.announcement import Announcement, ServedModel, live_announcements
-from disco.endpoints.attached.proven_connection import ProvenConnection, ServeGoneError
-from disco.endpoints.attached.served_attempt import OrderRefusedError, ServedAttempt
+from disco.endpoints.attached.announcement import Announcement, live_announcements
+from disco.endpoints.attached.running_host import AttachedHost, HostGoneError
 from disco.endpoints.contract import Attempt, Capabilities, Endpoint, Event
-from disco.endpoints.drafter import Drafter
+from disco.endpoints.drafter import Drafter, Drafting
 from disco.endpoints.gguf_header import Header
-from disco.errors import EndpointFailure, FailureKind, LocalModelError
-from disco.events import Progress, SeamReport, SpeculationReport, Traffic, Usage
+from disco.events import Ended, Progress, SeamReport, SpeculationReport, Traffic, Usage
 from disco.request import Prefix, Request
 
 __all__ = ["AttachingEndpoint"]
@@ -25,38 +24,34 @@ __all__ = ["AttachingEndpoint"]
 _log = logging.getLogger("disco")
 
 LOOK_AGAIN_S: Final = 0.5  # how long what was found in the folder is taken to be so
-LEFT_ALONE_S: Final = 5.0  # a server that was gone is not tried again before, should it still be announced
-MOST_ALONE_S: Final = (
-    300.0  # the same after several times; it doubles with each, so that a hung server costs little
-)
+LEFT_ALONE_S: Final = 5.0  # a host that was gone is not tried again before, should it still be announced
+# The same after several times; it doubles with each, so that a hung host costs little.
+MOST_ALONE_S: Final = 300.0
 
 
 class AttachingEndpoint(Endpoint):
-    """The model that a `disco serve` of this user runs, or the own one: an endpoint that is one of two.
+    """The host of a running `disco serve` of this user, or the own one: an endpoint that is one of two.
 
-    Where a live server is announced whose model fits, its model answers, and nothing is loaded here. An attempt that
-    finds the server gone before its first event goes on with the own model, which is loaded then; so does one whose
-    request that server cannot take. One whose server goes later fails as a connection does: the session goes on from
-    the text so far, by which time this endpoint is the own model. A server that comes later is used by the next
-    attempt.
-
-    What is lost while attached: parking, following, pausing, counting a prompt's tokens (`prompt_size`).
+    Where a live host is announced whose model fits, it answers, and nothing is loaded here. An attempt that finds the
+    host gone before its first event goes on with the own model, which is loaded then. One whose host goes later fails
+    as a connection does: the session goes on from the text so far, by which time this endpoint is the own model. A
+    host that comes later is used by the next attempt.
 
     Args:
         own: the model that is loaded here if need be. The endpoint closes it.
-        fits: whether a served model may stand for the own one. May be slow when it is first called.
+        fits: whether an announced host may stand for the own one. May be slow when it is first called.
         folder: of the announcements.
         clock: s.
 
-    Mutable: `_found` (what was announced at `_looked_at`), `_left` (by key of a server that was gone: until when it is
-    left alone, and for how long).
+    Mutable: `_found` (the host that was announced at `_looked_at`), `_hosts` (those that were used, by key), `_left`
+    (by key of a host that was gone: until when it is left alone, and for how long).
     """
 
     def __init__(
         self,
         own: Endpoint,
         *,
-        fits: Callable[[ServedModel], bool],
+        fits: Callable[[Announcement], bool],
         folder: Path,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -66,29 +61,47 @@ class AttachingEndpoint(Endpoint):
         self._fits = fits
         self._folder = folder
         self._clock = clock
-        self._found: Announcement | None = None
+        self._found: AttachedHost | None = None
         self._looked_at: float | None = None
+        self._hosts: dict[str, AttachedHost] = {}
         self._left: dict[str, tuple[float, float]] = {}
         self._attempts: weakref.WeakSet[_EitherAttempt] = weakref.WeakSet()
 
     @property
     def served(self) -> Announcement | None:
-        """The server that the next attempt will use; None: the own model."""
+        """The host that the next attempt will use; None: the own model."""
+        host = self._host
+        return None if host is None else host.announcement
+
+    @property
+    def current(self) -> Endpoint:
+        """What answers the next attempt."""
+        return self._host or self.own
+
+    @property
+    def _host(self) -> AttachedHost | None:
         now = self._clock()
         if self._looked_at is None or now - self._looked_at >= LOOK_AGAIN_S:
             self._looked_at = now
             live = live_announcements(self._folder)
             self._left = {one.key: self._left[one.key] for one in live if one.key in self._left}
             may = (one for one in live if self._left.get(one.key, (now, 0.0))[0] <= now)
-            found = next((one for one in may if self._fits(one.model)), None)
-            if (found is None) != (self._found is None):
+            served = next((one for one in may if self._fits(one)), None)
+            if (served is None) != (self._found is None):
                 _log.info(
                     "Endpoint %r: %s.",
                     self.name,
-                    "the model is loaded here" if found is None else "a running disco serve has the model",
+                    "the model is loaded here" if served is None else "a running disco serve has the model",
                 )
-            self._found = found
+            self._found = None if served is None else self._host_of(served)
         return self._found
+
+    def _host_of(self, served: Announcement) -> AttachedHost:
+        host = self._hosts.get(served.key)
+        if host is None:
+            host = AttachedHost(served, name=self.name, on_answer=lambda: self._left.pop(served.key, None))
+            self._hosts[served.key] = host
+        return host
 
     @property
     def address(self) -> str | None:
@@ -128,25 +141,12 @@ class AttachingEndpoint(Endpoint):
 
     @property
     def process_id(self) -> int | None:
-        """The id of the process that holds the own model, where it has one."""
-        pid: int | None = getattr(self.own, "process_id", None)
+        """The id of the process that holds the model, where it has one."""
+        pid: int | None = getattr(self.current, "process_id", None)
         return pid
 
     def capabilities(self, model: str | None = None) -> Capabilities:
-        served = self.served
-        if served is None:
-            return self.own.capabilities(model)
-        its = served.model
-        return Capabilities(
-            continues=True,
-            context_tokens=its.context_tokens,
-            features=frozenset(its.features),
-            vocabulary=its.vocabulary,
-            announces=True,
-            logp=its.logp,
-            label_scores=its.label_scores,
-            progress=its.progress,
-        )
+        return self.current.capabilities(model)
 
     def open(
         self,
@@ -155,103 +155,129 @@ class AttachingEndpoint(Endpoint):
         *,
         wants: frozenset[str] = frozenset(),
     ) -> Attempt:
-        served = self.served
-
-        def own() -> Attempt:
+        host = self._host
+        if host is None:
             return self.own.open(request, prefix, wants=wants)
-
-        if served is None:
-            return own()
         attempt = _EitherAttempt(
-            ServedAttempt(served, request, prefix, wants, name=self.name),
-            own=own,
-            name=self.name,
-            on_first=lambda: self._left.pop(served.key, None),
-            on_gone=lambda: self._leave(served),
+            # What is saved on disk is another program's.
+            host.open(replace(request, may_be_saved=False), prefix, wants=wants),
+            own=lambda newest: self.own.open(request, newest, wants=wants),
+            prefix=prefix,
+            host=host,
+            on_gone=lambda: self._leave(host),
         )
         self._attempts.add(attempt)
         return attempt
 
     def drafter(self) -> Drafter | None:
-        return self.own.drafter()
+        own = self.own.drafter()
+        return None if own is None else _EitherDrafter(self, own)
 
     async def prompt_size(self, request: Request, within_s: float) -> PromptSize | None:
-        return None if self.served is not None else await self.own.prompt_size(request, within_s)
+        return await self.current.prompt_size(request, within_s)
+
+    async def look(self) -> None:
+        """Close what is left of hosts that have ended."""
+        used = {attempt.host for attempt in self._attempts if not attempt.over}
+        for key, host in list(self._hosts.items()):
+            if host.host is None and host not in used:
+                del self._hosts[key]
+                await host.aclose()
+        await self.own.look()
 
     async def warm_up(self) -> None:
-        served = self.served
-        if served is not None:
+        host = self._host
+        if host is not None:
             try:
-                connection = await ProvenConnection.to(served)
-            except ServeGoneError:
-                self._leave(served)
+                await host.introduce()
+            except HostGoneError:
+                self._leave(host)
             else:
-                await connection.aclose()
                 return
         await self.own.warm_up()
 
     async def aclose(self) -> None:
         for attempt in tuple(self._attempts):
             await attempt.aclose()
+        while self._hosts:
+            await self._hosts.popitem()[1].aclose()
+        self._found = self._looked_at = None
         await self.own.aclose()
 
-    def _leave(self, served: Announcement) -> None:
-        """Use the own model from now on, or another server, until this one may be tried again."""
-        _, before_s = self._left.get(served.key, (0.0, 0.0))
+    def _leave(self, host: AttachedHost) -> None:
+        """Use the own model from now on, or another host, until this one may be tried again."""
+        key = host.announcement.key
+        _, before_s = self._left.get(key, (0.0, 0.0))
         left_s = min(MOST_ALONE_S, 2.0 * before_s or LEFT_ALONE_S)
-        self._left[served.key] = self._clock() + left_s, left_s
+        self._left[key] = self._clock() + left_s, left_s
         self._looked_at = None
 
 
 class _EitherAttempt(Attempt):
-    """An attempt of the served model that becomes one of the own model if the server does not begin it.
+    """An attempt at a host that becomes one of the own model if the host does not begin it.
 
-    Mutable: `_inner`, `_spoke` (whether it has yielded anything), `_closed`.
+    What was asked of it by then (to park, to follow a text, to pause) is asked of the own one, too.
+
+    Mutable: `_inner`, `_prefix`, `_mode`, `_is_paused`, `_spoke` (whether it has yielded anything), `_closed`,
+    `over`.
+
+    Attributes:
+        host: where it began.
+        over: it has ended.
     """
 
     def __init__(
         self,
-        served: ServedAttempt,
+        attached: Attempt,
         *,
-        own: Callable[[], Attempt],
-        name: str,
-        on_first: Callable[[], object],
+        own: Callable[[Prefix], Attempt],
+        prefix: Prefix,
+        host: AttachedHost,
         on_gone: Callable[[], object],
     ) -> None:
-        self._inner: Attempt = served
+        self.host = host
+        self.over = False
+        self._inner = attached
         self._own = own
-        self._name = name
-        self._on_first = on_first
+        self._prefix = prefix
         self._on_gone = on_gone
         self._spoke = False
         self._closed = False
+        self._mode: Literal["write", "park", "follow"] = "write"
+        self._is_paused = False
 
     async def __anext__(self) -> Event:
         try:
             event = await self._inner.__anext__()
-        except ServeGoneError as gone:
+        except HostGoneError:
             self._on_gone()
-            if self._spoke:
-                message = f"Endpoint {self._name!r}: the `disco serve` that ran its model has gone ({gone})."
-                raise EndpointFailure(
-                    FailureKind.CONNECTION, LocalModelError(message), retry_after_s=0.0, may_retry=True
-                ) from gone
+            if self._spoke or self._closed:
+                self.over = True
+                raise
             event = await self._begin_own()
-        except OrderRefusedError:
-            event = await self._begin_own()
-        if not self._spoke and isinstance(self._inner, ServedAttempt):
-            self._on_first()
+        except BaseException:
+            self.over = True
+            raise
         self._spoke = True
+        self.over = isinstance(event, Ended)
         return event
 
     async def _begin_own(self) -> Event:
+        await self._inner.aclose()
         if self._closed:
             raise StopAsyncIteration
-        self._inner = self._own()
-        return await self._inner.__anext__()
+        self._inner = own = self._own(self._prefix)
+        if self._mode == "park":
+            own.park()
+        elif self._mode == "follow":
+            own.follow()
+        event = await own.__anext__()
+        if self._is_paused:
+            own.pause()
+        return event
 
     async def aclose(self) -> None:
-        self._closed = True
+        self._closed = self.over = True
         await self._inner.aclose()
 
     @property
@@ -275,16 +301,54 @@ class _EitherAttempt(Attempt):
         return self._inner.speculation
 
     def park(self) -> bool:
-        return self._inner.park()
+        return self._turn("park", self._inner.park())
 
     def follow(self) -> bool:
-        return self._inner.follow()
+        return self._turn("follow", self._inner.follow())
+
+    def _turn(self, mode: Literal["park", "follow"], done: bool) -> bool:  # noqa: FBT001 - of this class only
+        if done:
+            self._mode, self._is_paused = mode, False
+        return done
 
     def extend(self, prefix: Prefix) -> bool:
-        return self._inner.extend(prefix)
+        done = self._inner.extend(prefix)
+        if done:
+            self._prefix = prefix
+        return done
 
     def pause(self) -> bool:
-        return self._inner.pause()
+        done = self._inner.pause()
+        self._is_paused = self._is_paused or done
+        return done
 
     def resume(self) -> bool:
+        self._is_paused = False
         return self._inner.resume()
+
+
+class _EitherDrafter(Drafter):
+    """Drafts with the model that answers: each drafting with that of its beginning."""
+
+    def __init__(self, endpoint: AttachingEndpoint, own: Drafter) -> None:
+        self.name = endpoint.name
+        self._endpoint = endpoint
+        self._own = own
+
+    @property
+    def _current(self) -> Drafter:
+        return self._endpoint.current.drafter() or self._own
+
+    @property
+    def vocabulary(self) -> str | None:
+        return self._current.vocabulary
+
+    @property
+    def ready(self) -> bool:
+        return self._current.ready
+
+    async def warm_up(self) -> None:
+        await self._endpoint.warm_up()
+
+    def open(self, *, seed: int, sampling: Mapping[str, Any]) -> Drafting:
+        return self._current.open(seed=seed, sampling=sampling)

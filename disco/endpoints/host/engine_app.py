@@ -43,7 +43,6 @@ from disco.endpoints.event_coding import (
     choice_of,
     error_fields,
     extras_of,
-    prefix_of,
     status_of,
     used,
 )
@@ -52,7 +51,8 @@ from disco.endpoints.llamacpp.batching.round_refusals import RoundRefused
 from disco.endpoints.llamacpp.runtime.job import failure_of
 from disco.errors import EndpointFailure, FailureKind, NoEndpointError
 from disco.events import Delta, DeltaKind, Ended, Parked, Progress, Started, Usage
-from disco.request import Prefix, Request
+from disco.request import Prefix
+from disco.request_checks import check_host_body, checked_order, checked_prefix
 from disco.speculate.messages import BadMessageError, Round
 
 __all__ = ["EXTENSIONS", "EngineApp"]
@@ -121,10 +121,8 @@ class EngineApp:
             await self._route(scope, receive, reply)
         except _Gone:
             pass
-        except EndpointFailure as failure:
-            await reply.fail(failure)
         except Exception as error:  # noqa: BLE001 - reported to the client, whatever the error
-            await reply.fail(failure_of(error, "The engine failed"))
+            await reply.fail(_as_failure(error))
 
     async def _route(self, scope: Scope, receive: Receive, reply: _Reply) -> None:
         path, method = scope["path"], scope["method"]
@@ -169,6 +167,7 @@ class EngineApp:
             await reply.refuse(404, "There is no such path.", "not_found")
             return
         body = _parsed(await _body(receive))
+        check_host_body(path.removeprefix("/v1/disco/"), body)
         await _while_connected(receive, lambda: serve(body, reply))
 
     # Answers
@@ -195,18 +194,13 @@ class EngineApp:
     # What is no answer
 
     async def _prompt_size(self, body: Mapping[str, Any], reply: _Reply) -> None:
-        request = Request(body["messages"], model="", params=body.get("params") or {})
+        request, _, _ = checked_order({"messages": body["messages"]}, {})
         size = await self._engine.prompt_size(request, float(body["within_s"]))
         await reply.whole(200, {"size": None if size is None else [size.tokens, size.cached_tokens]})
 
     async def _log_probabilities(self, body: Mapping[str, Any], reply: _Reply) -> None:
-        request = Request(body["messages"], model="")
-        try:
-            found = await self._engine.log_probabilities(request, body["texts"])
-        except EndpointFailure:
-            raise
-        except Exception as error:
-            raise _as_failure(error) from error
+        request, _, _ = checked_order({"messages": body["messages"]}, {})
+        found = await self._engine.log_probabilities(request, body["texts"])
         await reply.whole(200, {"log_probabilities": found})
 
     async def _measure(self, body: Mapping[str, Any], reply: _Reply) -> None:
@@ -275,6 +269,7 @@ class EngineApp:
             drafting.stop()
             await reply.whole(200, {"done": True})
             return
+        check_host_body("draft", body)
         order = DraftOrder(
             body["number"], body["keep"], tuple(body["append"]), body["count"], body["stop_below"]
         )
@@ -330,31 +325,21 @@ class _Answer:
 
     def __init__(self, engine: EngineEndpoint, name: str, body: Mapping[str, Any]) -> None:
         params = dict(body)
-        messages = params.pop("messages", None)
-        if not isinstance(messages, list) or not messages:
-            raise _refused("'messages' must be a list with at least one message.", param="messages")
-        params.pop("model", None)
         self._streams = bool(params.pop("stream", False))
         options = params.pop("stream_options", None)
         self._counts = isinstance(options, Mapping) and bool(options.get("include_usage"))
         extras = params.pop("disco", None)
         self.extras: Mapping[str, Any] | None = extras if isinstance(extras, Mapping) else None
-        known = self.extras or {}
-        self._request = Request(
-            messages,
-            model="",
-            params=params,
-            classes=tuple(known.get("classes") or ()),
-            cap=known.get("cap"),
-            may_be_saved=bool(known.get("may_be_saved")),
-        )
-        self.key = str(known.get("id") or "")
-        prefix = prefix_of(known.get("prefix") or {})
-        self._given = self._read = (prefix, int(known.get("number") or 0))
-        self._mode = str(known.get("mode") or "write")
+        known = dict(self.extras or {})
+        asked_as = {name: known.pop(name, None) for name in ("id", "mode", "number")}
+        check_host_body("answers", asked_as)
+        self._request, prefix, wants = checked_order(params, known)
+        self.key = asked_as["id"] or ""
+        self._given = self._read = (prefix, asked_as["number"] or 0)
+        self._mode = asked_as["mode"] or "write"
         self._is_parked = False
         self._paused = False
-        self._wants = frozenset(known.get("wants") or ()) & _WANTS
+        self._wants = wants & _WANTS
         self._attempt: Attempt = engine.open(
             self._request, prefix, wants=self._wants | ({"progress"} if self.extras is not None else set())
         )
@@ -513,7 +498,8 @@ class _Answer:
             self._mode = what
             return self._attempt.park() if what == "park" else self._attempt.follow()
         if what == "extend":
-            return self._extend(prefix_of(order["prefix"]), int(order["number"]))
+            check_host_body("extend", order)
+            return self._extend(checked_prefix(order["prefix"]), order["number"])
         raise _refused("An order is park, pause, resume, follow or extend.", param="do")
 
     def _extend(self, prefix: Prefix, number: int) -> bool:
@@ -598,9 +584,13 @@ async def _body(receive: Receive) -> bytes:
             return b"".join(pieces)
 
 
+def _no_constant(name: str) -> None:
+    raise ValueError(name)  # NaN and Infinity are no JSON
+
+
 def _parsed(data: bytes) -> Any:
     try:
-        body = json.loads(data)
+        body = json.loads(data, parse_constant=_no_constant)
     except (ValueError, RecursionError):
         body = None
     if not isinstance(body, dict):

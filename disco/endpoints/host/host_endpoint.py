@@ -28,7 +28,7 @@ from disco.endpoints.free_memory import free_bytes
 from disco.endpoints.gguf_header import GgufError, Header, read_header
 from disco.endpoints.host.host_attempt import HostAttempt
 from disco.endpoints.host.host_drafter import HostDrafter
-from disco.endpoints.host.host_process import HostProcess, HostSettings, Serving
+from disco.endpoints.host.host_process import Host, HostProcess, HostSettings, Serving
 from disco.endpoints.host.host_rounds import HostRounds
 from disco.endpoints.host.llama_server_attempt import LlamaServerAttempt
 from disco.endpoints.host.server_benchmark import measure_server
@@ -98,6 +98,7 @@ class HostEndpoint(LocalServerEndpoint):
     Attributes:
         runtime: what runs the model.
         facts: what the engine has said of itself; empty before.
+        on_host_change: called in a thread when there is another host than before, or none (`host`).
 
     Raises:
         ConfigurationError: a number is out of range, there is no such runtime, or it has no such option.
@@ -165,8 +166,13 @@ class HostEndpoint(LocalServerEndpoint):
         self.facts: Mapping[str, Any] = {}
         self._tasks = BackgroundTasks()
         self._open_ones: set[HostAttempt] = set()
-        self._process = HostProcess(
-            self._settings, program=self.runtime, name=self.name, load_within_s=load_within_s
+        self.on_host_change: Callable[[], object] | None = None
+        self._process: Host = HostProcess(
+            self._settings,
+            program=self.runtime,
+            name=self.name,
+            load_within_s=load_within_s,
+            on_change=self._host_changed,
         )
         self._drafter = HostDrafter(self, self._tasks) if self._is_engine else None
 
@@ -197,7 +203,16 @@ class HostEndpoint(LocalServerEndpoint):
             prompt_cache=None if cache is None else cache.settings,
         )
 
+    def _host_changed(self) -> None:
+        if (tell := self.on_host_change) is not None:
+            tell()
+
     # In the event loop
+
+    @property
+    def host(self) -> Serving | None:
+        """The host that answers now; None while there is none."""
+        return self._process.current
 
     def capabilities(self, model: str | None = None) -> Capabilities:
         serving, since = self._process.current, self._process.loading_since

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import anyio
 import anyio.to_thread
@@ -44,6 +44,7 @@ __all__ = [
     "FAILED",
     "IDLE",
     "WARNED",
+    "Host",
     "HostProcess",
     "HostSettings",
     "Serving",
@@ -148,14 +149,35 @@ def settings_line(settings: HostSettings) -> bytes:
     return json.dumps({**asdict(settings), "parent_pid": os.getpid()}).encode() + b"\n"
 
 
-class HostProcess:
+class Host(Protocol):
+    """Where an endpoint finds its host: see `HostProcess`, which starts one."""
+
+    @property
+    def current(self) -> Serving | None: ...
+
+    @property
+    def loading_since(self) -> float | None: ...
+
+    @property
+    def pid(self) -> int | None: ...
+
+    async def serving(self) -> Serving: ...
+
+    def answered(self) -> None: ...
+
+    def lost(self) -> EndpointFailure: ...
+
+    async def aclose(self) -> None: ...
+
+
+class HostProcess(Host):
     """The process with one model, from the first `serving` until `aclose`.
 
     A process that ends is started again after the pauses of `Backoff`; meanwhile `serving` fails at once, so that
     another endpoint can answer. A process that could not load its model is started again only for the next request.
     Loading goes on when nobody waits for it any more.
 
-    Mutable, all under `_lock`: `current`, `loading_since`, `_child`, `_waiting` (mailboxes of those who wait for the
+    Mutable, all under `_lock`: `_current`, `_loading_since`, `_child`, `_waiting` (mailboxes of those who wait for the
     load), `_wanted` (whether a process should run), `_closing`, `_thread`, `_backoff`.
 
     Attributes:
@@ -167,13 +189,21 @@ class HostProcess:
         program: what is started.
         name: the endpoint's, for messages.
         load_within_s: the process is ended when it has not loaded its model after so many seconds.
+        on_change: called in the thread when `current` has changed.
     """
 
     def __init__(
-        self, settings: Callable[[], HostSettings], *, program: Program, name: str, load_within_s: float
+        self,
+        settings: Callable[[], HostSettings],
+        *,
+        program: Program,
+        name: str,
+        load_within_s: float,
+        on_change: Callable[[], object] = lambda: None,
     ) -> None:
-        self.current: Serving | None = None
-        self.loading_since: float | None = None
+        self._current: Serving | None = None
+        self._loading_since: float | None = None
+        self._on_change = on_change
         self._settings = settings
         self._program: Program = program
         self._name = name
@@ -185,6 +215,14 @@ class HostProcess:
         self._closing = False
         self._thread: threading.Thread | None = None
         self._backoff = Backoff()
+
+    @property
+    def current(self) -> Serving | None:
+        return self._current
+
+    @property
+    def loading_since(self) -> float | None:
+        return self._loading_since
 
     @property
     def pid(self) -> int | None:
@@ -202,9 +240,9 @@ class HostProcess:
         with self._lock:
             if self._closing:
                 raise self._closed()
-            if self.current is not None:
-                return self.current
-            if self.loading_since is None and self._backoff.left_s(time.monotonic()):
+            if self._current is not None:
+                return self._current
+            if self._loading_since is None and self._backoff.left_s(time.monotonic()):
                 raise self.lost()
             self._waiting.append(mail)
             self._wanted = True
@@ -254,7 +292,7 @@ class HostProcess:
 
     def _end_child(self) -> float:
         """End the process; return how many seconds it may take. Under the lock."""
-        child, serving = self._child, self.current
+        child, serving = self._child, self._current
         if child is None:
             return 0.0
         if serving is None or serving.settings.prompt_cache is None:
@@ -288,7 +326,7 @@ class HostProcess:
             while not self._closing:
                 pause_s = self._backoff.left_s(time.monotonic())
                 if self._wanted and not pause_s:
-                    self.loading_since = time.monotonic()
+                    self._loading_since = time.monotonic()
                     return True
                 self._lock.wait(pause_s or None)
             return False
@@ -321,7 +359,7 @@ class HostProcess:
                 with suppress(OSError):  # settings that it did not read any more
                     pipe.close()
             with self._lock:
-                self.current = self._child = None
+                self._current = self._child = None
             if folder is not None:
                 shutil.rmtree(folder, ignore_errors=True)
 
@@ -367,18 +405,20 @@ class HostProcess:
             time.monotonic() - began_at,
         )
         with self._lock:
-            self.current = serving
+            self._current = serving
+        self._on_change()
         self._tell(lambda: serving)
         excerpt = self._listen(child, settings.hang_s, clock)
         what = end_in_words(child.wait())
         if clock.is_over:
             what = f"made no progress for {settings.hang_s:g} s and was ended"
         with self._lock:
-            self.current = None
+            self._current = None
             if not self._closing:
                 after = f" after {excerpt}" if excerpt else ""
                 sentence = f"The process of endpoint {self._name!r} {what}{after}."
                 self._backoff.lost(sentence, time.monotonic())
+        self._on_change()
 
     def _load(
         self, child: subprocess.Popen[bytes], settings: HostSettings
@@ -452,7 +492,7 @@ class HostProcess:
         """Give everyone who waits for the load an object of their own."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
-            self.loading_since = None
+            self._loading_since = None
         for mail in waiting:
             mail.put(what())
 

@@ -18,7 +18,7 @@ from quirks.server import KnownText, running
 from servers import free_port, smollm2_gguf
 
 from disco.cli.doctor import desk_servers, packages
-from disco.endpoints.attached.announcement import Announcement, ServedModel, announced
+from disco.endpoints.attached.announcement import Announcement, ServedModel, announce
 from disco.endpoints.attached.process_identity import process_start
 from disco.state import Database
 from tests.cli.doctor.keyed_api import api
@@ -376,18 +376,20 @@ def test_the_port_of_disco_serve_is_that_of_the_server(doctor, server):
 def test_a_disco_serve_that_is_announced_and_gone(doctor, tmp_path, monkeypatch):
     folder, port = tmp_path / "serve", free_port()
     monkeypatch.setenv("DISCO_ATTACH", str(folder))
-    model = ServedModel(name="smollm2-135m", fingerprint="f")
+    model = ServedModel(name="smollm2-135m", path="/m.gguf", fingerprint="f")
     one = Announcement(
         pid=os.getpid(),
         process_start=process_start(os.getpid()),
         started_s=time.time(),
-        host="127.0.0.1",
+        serve_pid=os.getpid(),
+        serve_port=port,
+        program="engine",
         port=port,
         key="0" * 64,
         model=model,
     )
-    with announced(one, folder):
-        doctor().fault("attach", f"on port {port}, and does not answer", remedy="DISCO_ATTACH=off")
+    announce(one, folder)
+    doctor().fault("attach", "does not answer", remedy="DISCO_ATTACH=off")
 
 
 def test_a_folder_of_announcements_that_others_may_read(doctor, tmp_path, monkeypatch):

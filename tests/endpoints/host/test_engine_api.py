@@ -72,7 +72,7 @@ async def test_what_is_refused_says_so_in_the_apis_form(engine_host):
                 "messages",
             ),
             ({"messages": HELLO, "frobnicate": 1}, None, "frobnicate"),
-            ({"messages": []}, "invalid_value", "messages"),
+            ({"messages": []}, "empty_array", "messages"),
         ):
             for stream in (False, True):
                 with pytest.raises(openai.BadRequestError) as caught:
@@ -112,3 +112,70 @@ async def test_a_client_that_leaves_stops_its_answer(engine_host):
     before = cpu_s(engine_host.process_id)
     await anyio.sleep(0.3)
     assert cpu_s(engine_host.process_id) - before < 0.15
+
+
+HI = [{"role": "user", "content": "Hi."}]
+RIGHT = {
+    "/chat/completions": {
+        "messages": HI,
+        "max_tokens": 1,
+        "temperature": 0,
+        "seed": 1,
+        "stop": ["x"],
+        "stream": False,
+        "tools": [TOOL],
+        "tool_choice": "none",
+        "disco": {
+            "id": "a", "mode": "write", "number": 0, "prefix": {"text": "Hi", "tokens": 1, "ids": [31]},
+            "wants": ["logp"], "classes": [], "cap": 3, "may_be_saved": False,
+        },
+    },
+    "/disco/prompt-size": {"messages": HI, "within_s": 1.0},
+    "/disco/log-probabilities": {"messages": HI, "texts": ["a"]},
+    "/disco/measurements": {"prompt_tokens": [4], "depths": [4], "decode_tokens": 1, "repeats": 1},
+    "/disco/drafts": {"id": "d", "seed": 1, "sampling": {"temperature": 0}, "prompt_ids": [1, 2]},
+    "/disco/answers/nobody": {"do": "extend", "prefix": {"text": "a"}, "number": 1},
+    "/disco/drafts/nobody": {"number": 1, "keep": 0, "append": [1], "count": 1, "stop_below": 0.5},
+    "/disco/rounds": {"key": "k"},
+    "/disco/rounds/k": {"do": "release"},
+}
+WRONG = [None, True, -1, 1.5, 10**400, "x", "\ud800", "", [], [None], [[1]], {}, {"x": 1}, 2**31]
+
+
+def places(body, where=()):
+    for name, value in body.items():
+        yield (*where, name)
+        if isinstance(value, dict):
+            yield from places(value, (*where, name))
+
+
+@pytest.mark.parametrize("path", RIGHT)
+async def test_no_wrong_type_is_a_fault_of_the_host(engine_host, path):
+    """Each field of each request, with each wrong value, or missing: a 4xx that names it, or an answer."""
+    await engine_host.warm_up()
+    serving = engine_host.host
+    transport = httpx2.AsyncHTTPTransport(uds=serving.socket)
+    headers = {"authorization": f"Bearer {serving.api_key}"}
+    refused = 0
+    async with httpx2.AsyncClient(transport=transport, headers=headers, timeout=60) as client:
+        for where in places(RIGHT[path]):
+            for wrong in (*WRONG, KeyError):
+                body = json.loads(json.dumps(RIGHT[path]))
+                inner = body
+                for name in where[:-1]:
+                    inner = inner[name]
+                if wrong is KeyError:
+                    del inner[where[-1]]
+                else:
+                    inner[where[-1]] = wrong
+                async with client.stream(
+                    "POST", f"{serving.base_url}{path}", content=json.dumps(body)
+                ) as reply:
+                    over = "nobody" in path and reply.status_code == 503  # that drafting is over
+                    assert reply.status_code < 500 or over, (where, str(wrong)[:20], await reply.aread())
+                    if reply.status_code == 400:
+                        error = json.loads(await reply.aread())["error"]
+                        refused += 1
+                        assert error["message"]
+    assert refused or "nobody" in path
+    assert engine_host.host is serving

@@ -1,1 +1,0 @@
-"""The model on this machine for the other programs of its user: proof of identity, and answers past the routing."""
