@@ -15,7 +15,6 @@ from disco.endpoints.host import HostEndpoint
 from disco.errors import EndpointFailure, FailureKind
 from disco.events import Ended, Started
 from disco.request import Prefix
-from disco.testing.stopwatch import cpu_s
 from tests.endpoints.conformance import CHECKS, OF_DEVICES, Subject
 from tests.endpoints.llamacpp.answers import until
 from tests.endpoints.test_conformance import run, shared_unless_closed

@@ -110,7 +110,7 @@ async def test_a_program_that_is_killed_harms_nobody(model, folder):
             tests = str(Path(__file__).parents[1])
             path = os.pathsep.join([str(ROOT), tests])
             host = client.router.local.served.pid
-            other = subprocess.Popen(
+            other = subprocess.Popen(  # noqa: ASYNC220 - nothing else runs here
                 [sys.executable, "-c", code, model, tests],
                 stdout=subprocess.PIPE,
                 env={**os.environ, "DISCO_ATTACH": str(folder), "PYTHONPATH": path},

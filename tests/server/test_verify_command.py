@@ -10,6 +10,7 @@ import pytest
 from command_process import CHAT, CHATS, KEY, LONG, WITHIN_S, running, signals, tell_to_end, what_it_said
 from fake_engine import ROUNDS, VERIFIER
 
+from disco.endpoints.event_coding import delta_of
 from disco.speculate.messages import Verdict, VerifierFacts
 
 pytestmark = pytest.mark.real
@@ -33,7 +34,7 @@ def by_rounds(
         verdict = Verdict.from_json(http.post(ROUNDS, json=body).raise_for_status().json())
         assert (verdict.number, verdict.at) == (number, at)
         ids += verdict.ids
-        text += "".join(delta["text"] for delta in verdict.deltas)
+        text += "".join(delta_of(delta, delta).text for delta in verdict.deltas)
         accepted.append(verdict.accepted)
         number += 1
         if verdict.finish_reason is not None:
@@ -82,7 +83,7 @@ def test_a_verify_server_gives_one_answer_by_rounds_alone_and_as_a_chat():
 
         verdicts = alone()
         ids = [token for verdict in verdicts for token in verdict.ids]
-        text = "".join(delta["text"] for verdict in verdicts for delta in verdict.deltas)
+        text = "".join(delta_of(delta, delta).text for verdict in verdicts for delta in verdict.deltas)
         assert (len(ids), verdicts[-1].finish_reason) == (12, "length")
         for window, best in ((0, 0), (1, 1), (7, 4)):
             assert (drafted := by_rounds(http, opening, ids, window))[:2] == (ids, text), window

@@ -18,6 +18,7 @@ from anyio import to_thread
 from depths import CloudProbe, DeviceProbe
 from helpers.prompt_tokens import prompt_ids
 
+from disco.endpoints.event_coding import delta_of
 from disco.endpoints.llamacpp.batching.engine import Engine
 from disco.endpoints.split.layer_link import LayerServer
 from disco.endpoints.split.split_endpoint import SplitEndpoint
@@ -138,7 +139,7 @@ class Answers:
         async with aclosing(engine.round(round_)) as verdicts:
             async for verdict in verdicts:
                 ids.update(enumerate(verdict.ids, verdict.at))
-                text += "".join(delta["text"] for delta in verdict.deltas)
+                text += "".join(delta_of(delta, delta).text for delta in verdict.deltas)
                 came.append((time.perf_counter() - began_at, len(verdict.ids)))
                 end = verdict.finish_reason or end
         engine.release(key)

@@ -5,6 +5,7 @@ import functools
 import anyio
 import pytest
 
+from disco.endpoints.event_coding import delta_of
 from disco.endpoints.llamacpp.batching.engine import Limits
 from disco.endpoints.split.engine_verifier import EngineVerifier
 from disco.endpoints.split.wire import Dtype
@@ -193,7 +194,7 @@ def test_an_answer_that_lost_its_slot_is_read_again(tiny, stand_in):
                 )
                 verdict = await verifier.round(asked_round)
                 lengths[key] += len(verdict.ids)
-                texts[key] += "".join(one["text"] for one in verdict.deltas)
+                texts[key] += "".join(delta_of(one, one).text for one in verdict.deltas)
         return texts
 
     async def main():
