@@ -1,7 +1,6 @@
-"""What a model in a thread costs its host: event-loop delay, decoding speed, and how fast it stops.
+"""What a local model in its host process costs the application's event loop, and how fast an answer of it stops.
 
-Loop delay is by how much a sleep of 5 ms in the event loop overshoots. Decoding speed is measured against
-`Llama.generate` of llama-cpp-python with each token spelled, in a thread of its own, on the same prompt.
+Loop delay is by how much a sleep of 5 ms in the event loop overshoots.
 """
 
 from __future__ import annotations
@@ -13,12 +12,10 @@ from itertools import chain
 from typing import Any
 
 import anyio
-import anyio.to_thread
-import llama_cpp
 import numpy as np
 from helpers.measuring import Columns, by_turns, options
 
-from disco.endpoints.llamacpp import EngineEndpoint, resolve_model
+from disco.endpoints.host import HostEndpoint
 from disco.request import Request
 
 CONTEXT_TOKENS = 2048
@@ -44,20 +41,7 @@ async def overshoots_ms(seconds_s: float) -> list[float]:
     return late
 
 
-async def generate(endpoint: EngineEndpoint, request: Request) -> float:
-    """Tokens per second between the first and the last token."""
-    tokens, first_at = 0, 0.0
-    async with endpoint.open(request) as attempt:
-        async for event in attempt:
-            if not isinstance(event, list):
-                continue
-            if not tokens:
-                first_at = time.perf_counter()
-            tokens += sum(delta.tokens for delta in event)
-    return (tokens - 1) / (time.perf_counter() - first_at)
-
-
-async def while_generating(endpoint: EngineEndpoint, seconds_s: float) -> list[float]:
+async def while_generating(endpoint: HostEndpoint, seconds_s: float) -> list[float]:
     async with endpoint.open(endless(QUESTION, 2000)) as attempt, anyio.create_task_group() as group:
         await anext(attempt)
 
@@ -74,7 +58,7 @@ async def while_generating(endpoint: EngineEndpoint, seconds_s: float) -> list[f
 async def loop_delay(threads: list[int], seconds_s: float, rounds: int) -> None:
     print("\nLoop delay, overshoot of a 5 ms sleep (ms)")
     table = Columns(" 36 | P50 >9.2f | P99 >9.2f | max >9.2f | samples >9")
-    endpoints = {count: EngineEndpoint(context_tokens=CONTEXT_TOKENS, threads=count) for count in threads}
+    endpoints = {count: HostEndpoint(context_tokens=CONTEXT_TOKENS, threads=count) for count in threads}
     ways = {"  idle": lambda: overshoots_ms(seconds_s)}
     for count, endpoint in endpoints.items():
         way = partial(while_generating, endpoint, seconds_s)
@@ -86,41 +70,8 @@ async def loop_delay(threads: list[int], seconds_s: float, rounds: int) -> None:
         await endpoint.aclose()
 
 
-def bare_loop(llama: llama_cpp.Llama, ids: list[int], tokens: int) -> float:
-    first_at, written = 0.0, b""
-    for count, token in enumerate(llama.generate(ids, temp=0.0)):
-        written += llama.detokenize([token])
-        if count == 0:
-            first_at = time.perf_counter()
-        if count == tokens - 1:
-            break
-    return (tokens - 1) / (time.perf_counter() - first_at)
-
-
-async def decoding_speed(tokens: int, rounds: int) -> None:
-    endpoint = EngineEndpoint(context_tokens=CONTEXT_TOKENS, threads=1)
-    await endpoint.warm_up()
-    threads: Any = {"n_threads": 1, "n_threads_batch": 1}
-    path = str(resolve_model("smollm2-135m"))
-    llama = llama_cpp.Llama(path, n_ctx=CONTEXT_TOKENS, n_batch=64, **threads, verbose=False)
-    ids = llama.tokenize(QUESTION.encode(), add_bos=False)
-    ways = {
-        "Llama.generate": partial(anyio.to_thread.run_sync, bare_loop, llama, ids, tokens),
-        "endpoint": lambda: generate(endpoint, ask(QUESTION, tokens)),
-        "endpoint, end tokens banned": lambda: generate(endpoint, endless(QUESTION, tokens)),
-    }
-    speeds = await by_turns(ways, rounds, 0)
-    print(f"\nDecoding, 1 thread, {tokens} tokens, {rounds} interleaved rounds (tokens/s)")
-    base = statistics.median(speeds["Llama.generate"])
-    for name, values in speeds.items():
-        middle = statistics.median(values)
-        print(f"  {name:<34} median {middle:7.1f}  best {max(values):7.1f}  of bare {middle / base:5.2f}")
-    llama.close()
-    await endpoint.aclose()
-
-
 async def stopping(rounds: int) -> None:
-    endpoint = EngineEndpoint(context_tokens=CONTEXT_TOKENS, threads=1)
+    endpoint = HostEndpoint(context_tokens=CONTEXT_TOKENS, threads=1)
     await endpoint.warm_up()
     print(f"\nStopping: from aclose() to its return, {rounds} times (ms)")
     table = Columns(" 36 | P50 >9.2f | max >9.2f")
@@ -148,10 +99,8 @@ async def main() -> None:
         threads=([1, 2], "llama.cpp threads to compare"),
         seconds=(3.0, "of loop delay per round"),
         rounds=3,
-        tokens=(64, "decoded per round"),
     )
     await loop_delay(given.threads, given.seconds, given.rounds)
-    await decoding_speed(given.tokens, given.rounds)
     await stopping(10)
 
 

@@ -27,7 +27,7 @@ from disco.cli.console import Screen
 from disco.cli.profile import measure_device
 from disco.dispatch import Preset
 from disco.endpoints.continuation import Continuation
-from disco.endpoints.llamacpp import EngineEndpoint
+from disco.endpoints.host import HostEndpoint
 from disco.endpoints.llamacpp.model.model_files import resolve_model
 from disco.endpoints.llamacpp.model.requantised import requantised
 from disco.playback.reader_metrics import quantile, tbt_s
@@ -57,7 +57,7 @@ async def main(runs: int, profile_name: str, paces: Sequence[float], quant: str)
     model = resolve_model("smollm2-135m")
     if quant:
         model = requantised(model, quant, Path(tempfile.gettempdir()))
-    device = EngineEndpoint(model=model, name="device", context_tokens=2048, threads=1)
+    device = HostEndpoint(model=model, name="device", context_tokens=2048, threads=1)
     try:
         profile = await measure_device(device, screen, name="here", quick=True)
         with ModelServer(model, model_name="smollm2-135m", threads=1) as server:

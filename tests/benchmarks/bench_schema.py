@@ -11,7 +11,7 @@ import time
 
 import anyio
 
-from disco.endpoints.llamacpp import EngineEndpoint
+from disco.endpoints.host import HostEndpoint
 from disco.events import Delta
 from disco.request import Request
 
@@ -24,7 +24,7 @@ STORY = {
 FORM = {"type": "json_schema", "json_schema": {"name": "story", "schema": STORY}}
 
 
-async def timed(endpoint: EngineEndpoint, **params: object) -> tuple[float, float]:
+async def timed(endpoint: HostEndpoint, **params: object) -> tuple[float, float]:
     """Seconds to the first token, and tokens per second behind it."""
     messages = [{"role": "user", "content": "Tell a long story."}]
     began_at, times = time.perf_counter(), []
@@ -38,7 +38,7 @@ async def timed(endpoint: EngineEndpoint, **params: object) -> tuple[float, floa
 
 
 async def main() -> None:
-    endpoint = EngineEndpoint(context_tokens=512)
+    endpoint = HostEndpoint(context_tokens=512)
     await endpoint.warm_up()
     await timed(endpoint)
     first_s, _ = await timed(endpoint, response_format=FORM)

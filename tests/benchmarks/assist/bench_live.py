@@ -41,7 +41,7 @@ from disco.cli.console import Screen
 from disco.cli.profile import measure_device
 from disco.dispatch import Preset
 from disco.endpoints.continuation import Continuation
-from disco.endpoints.llamacpp import EngineEndpoint
+from disco.endpoints.host import HostEndpoint
 from disco.endpoints.llamacpp.model.model_files import resolve_model
 from disco.endpoints.llamacpp.model.requantised import requantised
 from disco.playback import reader_metrics
@@ -104,7 +104,7 @@ async def main(
     model = resolve_model("smollm2-135m")
     if quant:
         model = requantised(model, quant, Path(tempfile.gettempdir()))
-    device = EngineEndpoint(model=model, name="device", context_tokens=4096, threads=1)
+    device = HostEndpoint(model=model, name="device", context_tokens=4096, threads=1)
     try:
         profile = await measure_device(device, screen, name="here", quick=True, lengths=(16, 256, 1024))
         with native_llama_server(context_tokens=4096, model=model, flash_attention=False) as server:
@@ -153,7 +153,7 @@ async def measure(
     asked: list[tuple[str, int]],
     answer: int,
     pace: float,
-    device: EngineEndpoint,
+    device: HostEndpoint,
     profile: DeviceProfile,
     server: Any,
     base_url: str,
@@ -221,7 +221,7 @@ async def measure(
     return found
 
 
-async def forget(device: EngineEndpoint) -> None:
+async def forget(device: HostEndpoint) -> None:
     """Let the device read something else, so that it begins each prompt cold."""
     async with AsyncDisco(policy="private", local=device, base_url=None, api_key=None) as client:
         await client.chat.completions.create(

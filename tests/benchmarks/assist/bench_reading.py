@@ -15,14 +15,14 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from helpers.measuring import Columns, options
 
-from disco.endpoints.llamacpp import EngineEndpoint
+from disco.endpoints.host import HostEndpoint
 from disco.events import Parked
 from disco.request import Prefix, Request
 
 ASKED = Request([{"role": "user", "content": "Tell me of the sea."}], model="m")
 
 
-async def per_token_ms(endpoint: EngineEndpoint, text: str, wants: frozenset[str]) -> tuple[float, int]:
+async def per_token_ms(endpoint: HostEndpoint, text: str, wants: frozenset[str]) -> tuple[float, int]:
     """Processor time for each token of `text` that a follower reads at once, and how many these are."""
     async with endpoint.open(ASKED, wants=wants) as attempt:
         attempt.follow()
@@ -43,7 +43,7 @@ async def per_token_ms(endpoint: EngineEndpoint, text: str, wants: frozenset[str
 async def main() -> None:
     """Print the table."""
     given = options(__doc__, rounds=7)
-    endpoint = EngineEndpoint(model="smollm2-135m", threads=1, context_tokens=2048)
+    endpoint = HostEndpoint(model="smollm2-135m", threads=1, context_tokens=2048)
     kinds = {"text alone": frozenset[str](), "with logp": frozenset({"logp"})}
     columns = Columns("a follower <12 | tokens >8 | ms a token >12.2f | more >8")
     try:

@@ -27,7 +27,7 @@ from servers import native_llama_server
 from disco import AsyncDisco
 from disco.dispatch import Preset
 from disco.endpoints.continuation import Continuation
-from disco.endpoints.llamacpp import EngineEndpoint
+from disco.endpoints.host import HostEndpoint
 from disco.profiles import DeviceProfile, QuantileTable, ServerProfile
 from disco.session.records.route_record import RouteRecord
 from disco.testing import shape
@@ -56,7 +56,7 @@ def ways(pace_tps: float, refine: str) -> dict[str, dict[str, Any]]:
 async def main(
     turns: int, words: int, ttft: float, answer: int, pace: float, claimed: float, refine: str
 ) -> None:
-    device = EngineEndpoint(model="smollm2-135m", name="device", context_tokens=4096, threads=1)
+    device = HostEndpoint(model="smollm2-135m", name="device", context_tokens=4096, threads=1)
     known = ServerProfile(
         name="shaped",
         source="this benchmark's proxy",
@@ -96,7 +96,7 @@ async def main(
         await device.aclose()
 
 
-async def forget(device: EngineEndpoint) -> None:
+async def forget(device: HostEndpoint) -> None:
     """Let the device read something else, so that it begins cold."""
     async with AsyncDisco(policy="private", local=device, base_url=None, api_key=None) as client:
         await client.chat.completions.create(

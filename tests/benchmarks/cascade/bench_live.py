@@ -36,7 +36,7 @@ from servers import native_llama_server
 
 from disco import AsyncDisco, RouteLog, Tier
 from disco.dispatch import Preset
-from disco.endpoints.llamacpp import EngineEndpoint
+from disco.endpoints.host import HostEndpoint
 from disco.replay import wilson
 from disco.replay.verdicts import read_verdicts, replay_verdicts
 from disco.session.records.route_record import RouteRecord
@@ -88,7 +88,7 @@ async def main(given: Any) -> None:
     texts = read_texts(given.texts, labels=2)[: given.count]
     many = choose_examples(read_texts(given.train, labels=2), 2, given.middle_examples, given.seed)
     prompt = FewShotPrompt(many[: given.examples], LABELS, first_words=10_000, last_words=0)
-    device = EngineEndpoint(
+    device = HostEndpoint(
         model="smollm2-135m", name="device", context_tokens=2048, threads=1, chat_template=PLAIN_TEMPLATE
     )
     print(f"{len(texts)} sentences; beta {given.beta:g}; the top tier is simulated from gold")
@@ -148,7 +148,7 @@ async def answer(
     record: Path,
     texts: Sequence[LabelledText],
     prompt: FewShotPrompt,
-    device: EngineEndpoint,
+    device: HostEndpoint,
     proxies: dict[str, CountingProxy],
 ) -> Figures:
     """Ask every sentence once, one after the other, with a client of its own."""

@@ -16,7 +16,7 @@ from helpers import tests_path  # noqa: F401 - finds the tests' helpers
 from server.command_process import KEY, running
 
 from disco.endpoints.drafter import Drafter
-from disco.endpoints.llamacpp import EngineEndpoint
+from disco.endpoints.host import HostEndpoint
 from disco.endpoints.llamacpp.model.model_files import resolve_model
 from disco.endpoints.llamacpp.model.requantised import requantised
 from disco.endpoints.openai_api import OpenAIEndpoint
@@ -62,9 +62,9 @@ def verify_server(
         yield process, port
 
 
-def device(kind: str, *, context: int = 512) -> EngineEndpoint:
+def device(kind: str, *, context: int = 512) -> HostEndpoint:
     """A model that drafts, with one thread, in this process."""
-    return EngineEndpoint(model=model_file(kind), name="device", context_tokens=context, threads=1)
+    return HostEndpoint(model=model_file(kind), name="device", context_tokens=context, threads=1)
 
 
 @dataclass
@@ -178,5 +178,5 @@ async def ask(
     return Asked(text, end, watches[0], report, events)
 
 
-def drafter_of(endpoint: EngineEndpoint | None) -> Drafter | None:
+def drafter_of(endpoint: HostEndpoint | None) -> Drafter | None:
     return None if endpoint is None else endpoint.drafter()

@@ -134,7 +134,7 @@ async def read(client: AsyncDisco, model: str, text: str, **more: Any) -> None:
 
 
 async def real_truths(requests: int, pairs: list[Pair]) -> list[Truth]:
-    from disco.endpoints.llamacpp import EngineEndpoint
+    from disco.endpoints.host import HostEndpoint
 
     rng = np.random.default_rng(3)
     repeats = rng.integers(0, 24, requests).tolist()
@@ -146,7 +146,7 @@ async def real_truths(requests: int, pairs: list[Pair]) -> list[Truth]:
             "state": False,
             "power": False,
         }
-        device = EngineEndpoint(model="smollm2-135m", name="device", context_tokens=2048, threads=1)
+        device = HostEndpoint(model="smollm2-135m", name="device", context_tokens=2048, threads=1)
         await device.warm_up()
 
         async def ask(pair: Pair, log: RouteLog) -> tuple[list[RouteRecord], list[RouteRecord]]:

@@ -1,8 +1,8 @@
 """The memory of several programs that use one model: each with a copy of its own, or attached to a `disco serve`.
 
-Each program asks once and then waits while all are measured. RSS counts pages that several processes share (the model's
-file, Python's libraries) in each of them; PSS counts them once in all. Prints a table for docs/how-to/attach.md.
-Needs Linux. It fails only if an attached program has loaded the model.
+Each program asks once and then waits while all are measured, each with the processes that it has started. RSS counts
+pages that several processes share (the model's file, Python's libraries) in each of them; PSS counts them once in all.
+Prints a table for docs/how-to/attach.md. Needs Linux. It fails only if an attached program has loaded the model.
 """
 
 from __future__ import annotations
@@ -53,10 +53,17 @@ def started(*command: str, folder: str) -> Iterator[tuple[subprocess.Popen[str],
 
 
 def memory(pid: int) -> tuple[float, float]:
-    """RSS and PSS of a process, MiB."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
-    kib = {line.split(":")[0]: int(line.split()[1]) for line in lines if line.endswith("kB")}
-    return kib["Rss"] / 1024, kib["Pss"] / 1024
+    """RSS and PSS of a process and its children, MiB."""
+    rss, pss = 0.0, 0.0
+    children = Path(f"/proc/{pid}/task").glob("*/children")
+    for one in (
+        str(pid),
+        *(child for file in children for child in file.read_text(encoding="ascii").split()),
+    ):
+        lines = Path(f"/proc/{one}/smaps_rollup").read_text(encoding="ascii").splitlines()
+        kib = {line.split(":")[0]: int(line.split()[1]) for line in lines if line.endswith("kB")}
+        rss, pss = rss + kib["Rss"] / 1024, pss + kib["Pss"] / 1024
+    return rss, pss
 
 
 def measured(model: str, how: str, programs: int) -> tuple[float, float, float]:
@@ -83,7 +90,7 @@ def main() -> None:
     print(
         "| programs | how | RSS of a program, MiB | RSS of all, MiB | PSS of all, MiB |\n|---|---|---|---|---|"
     )
-    for programs in (1, 2, 4):
+    for programs in (1, 2, 3):
         for how in ("own", "attached"):
             one, rss, pss = measured(model, how, programs)
             name = "a copy each" if how == "own" else "attached, server included"
