@@ -126,7 +126,7 @@ async def main() -> None:
     best = {way: max(values) for way, values in tps.items()}
     raw_gain = best["llama_decode", options.at_once] / best["llama_decode", 1]
     print(
-        f"| | ready, s | first token, ms | one, tokens/s | {options.at_once} at once | gain | of the gain | one, of raw |"
+        f"| | ready, s | first token, ms | tokens/s | {options.at_once} at once | gain | of the gain | of raw |"
     )
     print("|---|---|---|---|---|---|---|---|")
     for name in ("llama_decode", *hosts):
