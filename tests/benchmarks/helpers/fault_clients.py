@@ -20,9 +20,9 @@ import httpx2
 import openai
 from faults.proxy_server.fault import Kind, Moment
 from faults.proxy_server.proxy import FaultProxy
+from faults.witness import Device, Witness, complaint
 from helpers.fault_answers import Got, Stock, asked, stock
 from helpers.fault_schedule import Turn, healthy_schedule
-from helpers.fault_witness import Device, Witness, complaint
 from servers import LlamaServer
 
 from disco import AsyncDisco, Timeouts

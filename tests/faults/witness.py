@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +29,7 @@ class Heard:
     asked: str
     parts: list[str] = field(default_factory=list)
     raw: bytes = b""
+    tokens: int = 0  # of the device's
 
     @property
     def wrote(self) -> str:
@@ -58,23 +60,27 @@ class Witness(httpx2.AsyncHTTPTransport):
 
 
 class Device(HostEndpoint):
-    """The local model; `heard` has its attempts in order."""
+    """The local model; `heard` has its attempts in order, and `on_event` is told each of their events."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, on_event: Callable[[Any], object] = lambda _event: None, **options: Any) -> None:
         super().__init__(**options)
         self.heard: list[Heard] = []
+        self._on_event = on_event
 
     def open(self, request: Request, prefix: Prefix = Prefix(), **more: Any) -> Any:  # noqa: B008 - frozen
         # A word that the reader has and that has to be written again is swallowed inside; what comes begins behind it.
         self.heard.append(Heard(prefix.text))
-        return _Overheard(super().open(request, prefix, **more), self.heard[-1])
+        return _Overheard(super().open(request, prefix, **more), self.heard[-1], self._on_event)
 
 
 class _Overheard(httpx2.AsyncByteStream):
     """A response's bytes, or an attempt's events, and their witness."""
 
-    def __init__(self, inner: Any, heard: Heard) -> None:
+    def __init__(
+        self, inner: Any, heard: Heard, on_event: Callable[[Any], object] = lambda _event: None
+    ) -> None:
         self._inner, self._heard, self._events = inner, heard, aiter(inner)
+        self._on_event = on_event
 
     def __aiter__(self) -> Any:
         return self
@@ -85,6 +91,9 @@ class _Overheard(httpx2.AsyncByteStream):
             self._heard.raw += event
         elif isinstance(event, list):
             self._heard.parts += [delta.text for delta in event]
+            self._heard.tokens += sum(delta.tokens for delta in event)
+        if not isinstance(event, bytes):
+            self._on_event(event)
         return event
 
     async def aclose(self) -> None:

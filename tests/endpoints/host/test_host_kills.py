@@ -1,0 +1,39 @@
+"""The host of the local model is killed in each phase of its work; the program of 200 is bench_host_kills.py."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from faults.host_kills import OF_LLAMA_SERVER, PHASES, Lab, verify_server
+from server.command_process import signals
+from servers import model_server
+
+pytestmark = [pytest.mark.anyio, pytest.mark.real, signals]
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+def server():
+    with model_server() as server:
+        yield server
+
+
+@pytest.mark.parametrize("program", ["engine", "llama-server"])
+async def test_every_answer_is_complete_and_exact(program, server):
+    phases = PHASES if program == "engine" else OF_LLAMA_SERVER
+    with contextlib.ExitStack() as stack:
+        verifier = stack.enter_context(verify_server()) if "drafting" in phases else None
+        lab = Lab(server, verifier, program, seed=1)
+        try:
+            trials = [await lab.trial(phase) for phase in phases]
+        finally:
+            await lab.aclose()
+    assert {one.phase: one.wrong for one in trials} == {phase: [] for phase in phases}
+    assert (
+        sum(one.struck for one in trials) >= len(phases) - 1
+    )  # on a busy machine an answer may be over before
