@@ -28,6 +28,7 @@ from disco.endpoints.host.llama_server_main import (
     READY,
     REFUSED,
     begin,
+    leave,
     outlive_the_thread_that_started_this,
 )
 from disco.endpoints.llamacpp import EngineEndpoint
@@ -102,7 +103,7 @@ async def _serve(settings: dict[str, Any], out: _Out) -> None:
     )
     listening, address = _listening(settings)
     server = uvicorn.Server(config)
-    threading.Thread(target=_end_with_stdin, args=(server, app), name="stdin", daemon=True).start()
+    threading.Thread(target=_end_with_stdin, args=(server, app, settings), name="stdin", daemon=True).start()
     async with anyio.create_task_group() as group:
         group.start_soon(partial(server.serve, sockets=[listening]))
         while not server.started and not server.should_exit:  # noqa: ASYNC110 - uvicorn tells it in no other way
@@ -139,11 +140,11 @@ def _beat(engine: EngineEndpoint, hang_s: float, out: _Out) -> None:
         threading.Event().wait(every_s)
 
 
-def _end_with_stdin(server: uvicorn.Server, app: EngineApp) -> None:
+def _end_with_stdin(server: uvicorn.Server, app: EngineApp, settings: dict[str, Any]) -> None:
     while sys.stdin.buffer.read(4096):
         pass
     if not app.saves:
-        os._exit(0)
+        leave(settings)
     server.force_exit = server.should_exit = True
 
 
@@ -158,7 +159,7 @@ def main() -> NoReturn:
 
     warnings.showwarning = show
     anyio.run(_serve, settings, out)
-    os._exit(0)
+    leave(settings)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import secrets
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -65,6 +66,7 @@ _TURN_S: Final = 0.25
 # A line of llama.cpp's log: time, level, function, text. Or the last one of a Python traceback.
 _ERROR: Final = re.compile(r"(?:[\d.]+ E [^:]*: |(?=[A-Za-z.]+Error: ))(.*)")
 _LINE: Final = 4096  # bytes; a longer line is read in pieces
+_STALE_S: Final = 3600.0  # a host of another container may still load, and its process is not seen here
 _MOST_PATH: Final = 100  # bytes of a socket's path; systems differ
 # The parts of a host's output that may be kept: why a library failed. Never a whole line, which might quote a prompt.
 _LAST_WORDS: Final = re.compile(
@@ -573,9 +575,41 @@ def _socket_folder() -> str | None:
     """
     if not hasattr(socket, "AF_UNIX") or sys.platform == "win32":
         return None
-    for parent in (None, "/tmp"):  # noqa: S108 - mkdtemp makes a folder of its own there
-        folder = tempfile.mkdtemp(prefix="disco-", dir=parent)
+    for parent in (tempfile.gettempdir(), "/tmp"):  # noqa: S108 - mkdtemp makes a folder of its own there
+        _sweep(Path(parent))
+        folder = tempfile.mkdtemp(prefix=f"disco-{os.getpid()}-", dir=parent)
         if len(os.fsencode(folder)) + len("/s.sock") <= _MOST_PATH:
             return folder
         Path(folder).rmdir()
     return None
+
+
+def _sweep(parent: Path) -> None:
+    """Remove the folders of programs that were killed while their hosts loaded: else a host removes its own."""
+    for folder in parent.glob("disco-*-*"):
+        with suppress(OSError, ValueError):
+            pid, about = int(folder.name.split("-")[1]), folder.lstat()
+            is_stale = stat.S_ISDIR(about.st_mode) and about.st_mtime < time.time() - _STALE_S
+            if not is_stale or about.st_uid != os.getuid() or _lives(pid) or _listens(folder):
+                continue
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _listens(folder: Path) -> bool:
+    """Whether somebody is there whose process ids are not seen here: of another container, say."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(folder / "s.sock"))
+        except OSError:
+            return False
+        return True

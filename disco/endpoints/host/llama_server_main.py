@@ -49,18 +49,28 @@ def main() -> NoReturn:
         sys.stdout.write(f"{READY} {server.listening_address}\n")
         sys.stdout.flush()
         sys.stdin.buffer.read()
-    finally:  # also where nobody reads any more what it prints
-        os._exit(0)  # the server's destructor may wait for ever
+    finally:  # also where nobody reads any more what it prints; the server's destructor may wait for ever
+        leave(settings)
 
 
 def begin() -> dict[str, Any]:
     """Read the settings, and make this process one that ends with the one that started it; return the settings."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one handles Ctrl-C
     settings: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
-    _end_with(settings["parent_pid"])
+    _end_with(settings)
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(OOM_SCORE, encoding="ascii")
     return settings
+
+
+def leave(settings: dict[str, Any]) -> NoReturn:
+    """End this process, and take its socket's folder away: the one that made it may be gone."""
+    if settings["socket"] is not None:
+        path = Path(settings["socket"])
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+            path.parent.rmdir()
+    os._exit(0)
 
 
 def outlive_the_thread_that_started_this() -> None:
@@ -112,7 +122,7 @@ def _params(xllamacpp: Any, settings: dict[str, Any]) -> Any:
     return params
 
 
-def _end_with(parent_pid: int) -> None:
+def _end_with(settings: dict[str, Any]) -> None:
     """End this process when the one that started it has ended, while the library loads, too.
 
     The end of stdin says so once the server answers; a process forked off the parent may keep stdin open, so a thread
@@ -121,17 +131,18 @@ def _end_with(parent_pid: int) -> None:
     """
     if os.name != "posix":
         return
+    parent_pid = settings["parent_pid"]
     _when_the_starter_ends(signal.SIGKILL)
     if os.getppid() != parent_pid:  # it has ended already, or another program stands between the two
         _when_the_starter_ends(None)
         if select.select([sys.stdin], [], [], 0)[0]:  # nothing but its end comes behind the settings
-            os._exit(0)
+            leave(settings)
         return
 
     def watch() -> None:
         while os.getppid() == parent_pid:
             time.sleep(_LOOK_S)
-        os._exit(0)
+        leave(settings)
 
     threading.Thread(target=watch, name="parent", daemon=True).start()
 

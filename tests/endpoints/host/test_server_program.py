@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.error
@@ -52,17 +54,37 @@ def child(**given):
 
 @needs_proc
 @pytest.mark.parametrize("runtime", ["engine", "llama-server"])
-def test_it_ends_when_its_parent_is_killed(runtime):
+def test_it_ends_when_its_parent_is_killed_and_leaves_no_file(runtime):
     program = [sys.executable, str(Path(__file__).with_name("parent.py")), runtime]
-    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True, env=host_environment()) as parent:
-        pid = int(parent.stdout.readline())
-        assert is_alive(pid)
-        parent.kill()
-    for _ in range(1500):
-        if not is_alive(pid):
-            break
-        time.sleep(0.02)
-    assert not is_alive(pid)
+    # A socket's path is short: pytest's folder may be too long for it.
+    with tempfile.TemporaryDirectory(prefix="d", dir="/tmp") as folder:
+        stale = stale_folder(Path(folder))
+        told = {**host_environment(), "TMPDIR": folder}
+        with subprocess.Popen(program, stdout=subprocess.PIPE, text=True, env=told) as parent:
+            pid = int(parent.stdout.readline())
+            assert is_alive(pid)
+            assert not stale.exists()
+            (socket,) = Path(folder).glob("disco-*/s.sock")
+            assert f"-{parent.pid}-" in str(socket)
+            parent.kill()
+        for _ in range(1500):
+            if not is_alive(pid):
+                break
+            time.sleep(0.02)
+        assert not is_alive(pid)
+        assert not list(Path(folder).iterdir())
+
+
+def stale_folder(where: Path) -> Path:
+    """What a program leaves that was killed, with its host, while that loaded its model."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+    folder = where / f"disco-{ended.pid}-x"
+    folder.mkdir(mode=0o700)
+    (folder / "s.sock").touch()
+    long_ago = time.time() - 7200.0
+    os.utime(folder, (long_ago, long_ago))
+    return folder
 
 
 def test_it_outlives_the_thread_that_started_it():
