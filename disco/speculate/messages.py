@@ -16,14 +16,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Self
 
+from disco.errors import NoEndpointError
+from disco.request_checks import checked_prefix
+
 __all__ = ["LONGEST_DRAFT", "BadMessageError", "Opening", "Round", "Verdict", "VerifierFacts"]
 
 LONGEST_DRAFT: Final = 64
 """Most drafted tokens of one round."""
 _KEY: Final = re.compile(r"[0-9a-f]{32}")
-_PREFIX_FIELDS: Final = frozenset(
-    {"text", "tokens", "ids", "vocabulary", "withheld", "ends_in_word", "asked_again"}
-)
 
 
 class BadMessageError(ValueError):
@@ -67,8 +67,10 @@ class Opening:
         if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
             raise BadMessageError("opening.messages must be a list of objects")
         prefix = _document(document.get("prefix", {}), "opening.prefix")
-        if unknown := set(prefix) - _PREFIX_FIELDS:
-            raise BadMessageError(f"opening.prefix has {len(unknown)} fields that are not known")
+        try:
+            checked_prefix(prefix, "opening.prefix")
+        except NoEndpointError as error:
+            raise BadMessageError(str(error).rstrip(".")) from None
         return cls(
             messages=messages,
             params=_document(document.get("params", {}), "opening.params"),
