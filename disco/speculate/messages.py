@@ -16,9 +16,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Self
 
-from disco.errors import NoEndpointError
-from disco.request_checks import checked_prefix
-
 __all__ = ["LONGEST_DRAFT", "BadMessageError", "Opening", "Round", "Verdict", "VerifierFacts"]
 
 LONGEST_DRAFT: Final = 64
@@ -35,7 +32,7 @@ class Opening:
     """What an answer is made from.
 
     Attributes:
-        messages, params: as in a chat request.
+        messages, params: as in a chat request. Neither they nor `prefix` are checked here (`disco.request_checks`).
         seed: of the keyed noise; see `coupled`.
         prefix: the fields of `request.Prefix` that differ from its defaults; empty where the answer has no beginning.
         ids: the tokens that the answer has so far, behind the prefix; they are read and not chosen again.
@@ -66,16 +63,11 @@ class Opening:
         messages = document.get("messages")
         if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
             raise BadMessageError("opening.messages must be a list of objects")
-        prefix = _document(document.get("prefix", {}), "opening.prefix")
-        try:
-            checked_prefix(prefix, "opening.prefix")
-        except NoEndpointError as error:
-            raise BadMessageError(str(error).rstrip(".")) from None
         return cls(
             messages=messages,
             params=_document(document.get("params", {}), "opening.params"),
             seed=_number(document, "seed", 0, lowest=-(2**63), highest=2**64 - 1),
-            prefix=prefix,
+            prefix=_document(document.get("prefix", {}), "opening.prefix"),
             ids=_ids(document.get("ids", []), "opening.ids", 2**20),
             fingerprint=_text_or_none(document, "fingerprint", "opening.fingerprint"),
         )
