@@ -245,3 +245,133 @@ def test_no_file_mentions_a_machine():
     assert Path(__file__) in texts
     guilty = [p for p, text in texts.items() if HOME_LIKE.search(text) or any(one in text for one in here)]
     assert guilty == []
+
+
+# What a model of this machine needs once: what decides about its passes, what keeps its process, and the form in which
+# its events travel. Where something of the kind is done elsewhere, the reason stands beside it. A folder's name ends in
+# a dot.
+ONCE = {
+    "decides what a model computes": {
+        "disco.endpoints.llamacpp.batching.scheduler": "the one that does, for answers, followers, drafts and scores",
+        "disco.endpoints.llamacpp.batching.engine": "gives it its thread, and measures the model before",
+        "disco.endpoints.llamacpp.model.": "the model itself, and the check of the library",
+        # The half of a model behind a cut. It takes rows of numbers from devices and gives rows back: it has no
+        # answers, chooses no token, and reads no prompt, so nothing that `Scheduler` decides comes up there.
+        "disco.endpoints.llamacpp.layers.": "`RowScheduler`: rows of models whose answers are on other machines",
+        "disco.endpoints.split.": "the half of a model in front of the cut",
+        "disco.cli.split.": "an audit of a cut, with nothing else running",
+        "disco.adapter.": "training",
+    },
+    "starts a process of ours": {
+        "disco.endpoints.host.host_process": "the one that does: start, health, restart, end",
+        "disco.replay.sweeps.executors": "replays, on several cores",
+        "disco.testing.model_server": "llama-server for somebody's tests, as a server of the user's: never restarted",
+    },
+    "codes deltas": {
+        "disco.endpoints.event_coding": "the one that does",
+        "disco.endpoints.host.engine_app": "a whole answer, as OpenAI has one; token ids of drafts",
+        "disco.endpoints.openai_api.": "what any server of the API writes, in the SDK's own objects",
+        "disco.client.": "what the application gets, in the SDK's own objects",
+    },
+}
+_STARTS = {
+    "Popen",
+    "create_subprocess_exec",
+    "create_subprocess_shell",
+    "open_process",
+    "posix_spawn",
+    "fork",
+}
+_FIELDS = {
+    "content",
+    "ids",
+    "label_scores",
+    "logp",
+    "reasoning",
+    "reasoning_content",
+    "text",
+    "tokens",
+    "tool_calls",
+}
+
+
+def done_in(tree: ast.AST) -> set[str]:
+    """What a module does of that which is to be done once."""
+    nodes = list(ast.walk(tree))
+    called = [(node, ast.unparse(node.func)) for node in nodes if isinstance(node, ast.Call)]
+    names = {name.partition("[")[0].rpartition(".")[2] for _, name in called}
+    found = set()
+    # `Steps` is what a model's thread asks for its next pass.
+    steps = any(
+        isinstance(node, ast.ClassDef)
+        and {"step", "wake_at"} <= {getattr(one, "name", "") for one in node.body}
+        and not any(ast.unparse(base) == "Protocol" for base in node.bases)
+        for node in nodes
+    )
+    if steps or names & {"ModelThread", "llama_decode"} or any(n.endswith(".compute") for _, n in called):
+        found.add("decides what a model computes")
+    if names & _STARTS or "multiprocessing" in {
+        of.partition(".")[0]
+        for node in nodes
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for of in ([one.name for one in node.names] if isinstance(node, ast.Import) else [node.module or ""])
+    }:
+        found.add("starts a process of ours")
+    keys = {
+        value.value
+        for node in nodes
+        for value in (
+            *(node.keys if isinstance(node, ast.Dict) else ()),
+            *([node.slice] if isinstance(node, ast.Subscript) else ()),
+            *(
+                node.args[:1]
+                if isinstance(node, ast.Call) and ast.unparse(node.func)[-4:] in (".get", ".pop")
+                else ()
+            ),
+        )
+        if isinstance(value, ast.Constant)
+    }
+    is_written_whole = bool(names & {"asdict", "TypeAdapter"})
+    if any(isinstance(node, ast.Name) and node.id == "Delta" for node in nodes) and (
+        is_written_whole or len(keys & _FIELDS) > 1
+    ):
+        found.add("codes deltas")
+    return found
+
+
+def test_there_is_one_scheduler_one_supervisor_and_one_coding_of_deltas():
+    done = {name: done_in(tree) for name, tree in sources().items()}
+    for what, where in ONCE.items():
+        doing = {name for name, found in done.items() if what in found}
+        known = {
+            name: next((of for of in where if name == of or (of[-1] == "." and name.startswith(of))), "")
+            for name in doing
+        }
+        assert [name for name, of in known.items() if not of] == [], f"a second one that {what}"
+        assert set(where) == set(known.values()), f"named here, and does not: {what}"
+
+
+def test_a_second_one_of_each_would_be_seen():
+    second = {
+        "decides what a model computes": [
+            "class Mine:\n    wake_at = 0\n    def step(self, now): ...\n    @property\n    def wake_at(self): ...",
+            "self._thread = ModelThread[Mine]('t', load, give_up)",
+            "model.compute([Rows(0, 0, ids)])",
+            "self._lib.llama_decode(context, batch)",
+        ],
+        "starts a process of ours": [
+            "child = subprocess.Popen(host_command('engine'))",
+            "await anyio.open_process(command)",
+            "from multiprocessing import Process",
+        ],
+        "codes deltas": [
+            "def line(one: Delta):\n    return {'text': one.text, 'logp': one.logp}",
+            "def read(line):\n    return Delta(line['text'], ids=line.get('ids'))",
+            "def line(one: Delta):\n    return json.dumps(asdict(one))",
+        ],
+    }
+    assert set(second) == set(ONCE)
+    for what, codes in second.items():
+        for code in codes:
+            assert done_in(ast.parse(code)) == {what}, code
+    assert done_in(ast.parse("def f(one: Delta):\n    return one.text, {'text': 1}")) == set()

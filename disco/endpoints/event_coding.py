@@ -45,7 +45,6 @@ __all__ = [
     "extras_of",
     "failure_in",
     "prefix_fields",
-    "prefix_of",
     "status_of",
     "usage_of",
     "used",
@@ -154,15 +153,10 @@ def usage_of(content: Any) -> Usage:
 
 
 def prefix_fields(prefix: Prefix) -> dict[str, Any]:
-    """Return the fields of a prefix that have other than their usual values."""
+    """Return the fields of a prefix that have other than their usual values: what `checked_prefix` reads."""
     values = {one.name: (getattr(prefix, one.name), one.default) for one in fields(prefix)}
-    return {name: value for name, (value, default) in values.items() if value != default}
-
-
-def prefix_of(content: Mapping[str, Any]) -> Prefix:
-    """Return the prefix with these fields."""
-    ids = content.get("ids")
-    return Prefix(**{**content, "ids": None if ids is None else tuple(ids)})
+    changed = {name: value for name, (value, default) in values.items() if value != default}
+    return {name: list(value) if name == "ids" else value for name, value in changed.items()}
 
 
 def error_fields(failure: EndpointFailure) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import math
 import os
 import socket
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, ExitStack, suppress
 from types import FrameType
 from typing import Final
@@ -73,8 +73,8 @@ async def serve(
         allow_hosts: further names of this server.
         max_body_bytes: the longest body that is read, in bytes.
         max_concurrent: the most answers at the same time.
-        grace_s: seconds after the signal for which answers in progress may go on before they are cancelled. A second
-            signal cancels them at once.
+        grace_s: seconds after the signal for which answers in progress may go on before they are cancelled, those of
+            attached programs, too. A second signal cancels them at once.
         metrics: what `/metrics` shows.
         verifier: see `make_app`.
         layers: see `make_app`; loaded here.
@@ -150,7 +150,10 @@ async def serve(
                 announced.enter_context(announcing(device, port=port))
             ready()
 
-        server = _Server(config, app.state.limiter, grace_s, ready_and_announced, announced.close)
+        async def others() -> bool:
+            return device is not None and await device.count_answers() > 0
+
+        server = _Server(config, app.state.limiter, grace_s, ready_and_announced, announced.close, others)
         try:
             await server.serve(sockets)
         except anyio.get_cancelled_exc_class():
@@ -169,12 +172,14 @@ class _Server(uvicorn.Server):
         grace_s: float,
         on_ready: Callable[[], None],
         on_exit: Callable[[], None],
+        others: Callable[[], Awaitable[bool]],
     ) -> None:
         super().__init__(config)
         self._limiter = limiter
         self._grace_s = grace_s
         self._on_ready = on_ready
         self._on_exit = on_exit
+        self._others = others
         self._hurry = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -200,8 +205,12 @@ class _Server(uvicorn.Server):
         for _ in range(_TURNS):
             await asyncio.sleep(0)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._end_after_grace)
+            within_grace = anyio.CancelScope()
+            tasks.start_soon(self._end_after_grace, within_grace)
             await super().shutdown(sockets)
+            with within_grace:  # the host ends with this server, and with it the answers of attached programs
+                while await self._others():  # noqa: ASYNC110 - another process
+                    await anyio.sleep(_TICK_S)
             tasks.cancel_scope.cancel()
 
     async def break_off(self, sockets: list[socket.socket]) -> None:
@@ -210,11 +219,12 @@ class _Server(uvicorn.Server):
         if self.started:
             await self.shutdown(sockets)
 
-    async def _end_after_grace(self) -> None:
+    async def _end_after_grace(self, within_grace: anyio.CancelScope) -> None:
         until = anyio.current_time() + self._grace_s
         while True:
             if self._hurry or anyio.current_time() >= until:
                 self._limiter.close()
+                within_grace.cancel()
             # The base class closes idle connections once, and misses one that is just being accepted. It would
             # then wait for that connection's keep-alive time.
             for connection in list(self.server_state.connections):

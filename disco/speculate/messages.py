@@ -21,9 +21,6 @@ __all__ = ["LONGEST_DRAFT", "BadMessageError", "Opening", "Round", "Verdict", "V
 LONGEST_DRAFT: Final = 64
 """Most drafted tokens of one round."""
 _KEY: Final = re.compile(r"[0-9a-f]{32}")
-_PREFIX_FIELDS: Final = frozenset(
-    {"text", "tokens", "ids", "vocabulary", "withheld", "ends_in_word", "asked_again"}
-)
 
 
 class BadMessageError(ValueError):
@@ -35,7 +32,7 @@ class Opening:
     """What an answer is made from.
 
     Attributes:
-        messages, params: as in a chat request.
+        messages, params: as in a chat request. Neither they nor `prefix` are checked here (`disco.request_checks`).
         seed: of the keyed noise; see `coupled`.
         prefix: the fields of `request.Prefix` that differ from its defaults; empty where the answer has no beginning.
         ids: the tokens that the answer has so far, behind the prefix; they are read and not chosen again.
@@ -66,14 +63,11 @@ class Opening:
         messages = document.get("messages")
         if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
             raise BadMessageError("opening.messages must be a list of objects")
-        prefix = _document(document.get("prefix", {}), "opening.prefix")
-        if unknown := set(prefix) - _PREFIX_FIELDS:
-            raise BadMessageError(f"opening.prefix has {len(unknown)} fields that are not known")
         return cls(
             messages=messages,
             params=_document(document.get("params", {}), "opening.params"),
             seed=_number(document, "seed", 0, lowest=-(2**63), highest=2**64 - 1),
-            prefix=prefix,
+            prefix=_document(document.get("prefix", {}), "opening.prefix"),
             ids=_ids(document.get("ids", []), "opening.ids", 2**20),
             fingerprint=_text_or_none(document, "fingerprint", "opening.fingerprint"),
         )

@@ -68,7 +68,7 @@ def test_it_keeps_the_contract_of_an_endpoint(attachable, check, backend):
     endpoint = attaching(attachable[1])
     assert endpoint.served is not None
     run(
-        Subject(context_tokens=endpoint.capabilities().context_tokens),
+        Subject(context_tokens=endpoint.capabilities().context_tokens, slots=endpoint.served.model.slots),
         check,
         shared_unless_closed(check, endpoint),
         backend,

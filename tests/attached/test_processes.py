@@ -125,11 +125,11 @@ async def test_a_program_that_is_killed_harms_nobody(model, folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("grace", ["0", "60"])
-async def test_a_server_that_is_told_to_end_takes_no_new_answers(model, folder, grace):
+@pytest.mark.parametrize(("grace", "runtime"), [("0", "engine"), ("600", "engine"), ("600", "llama-server")])
+async def test_a_server_that_is_told_to_end_takes_no_new_answers(model, folder, grace, runtime):
     """Within the grace the answer in progress ends there; without, it goes on here. The file goes at once."""
     async with program(model) as client:
-        with serve(model, folder, "--grace", grace) as (process, _):
+        with serve(model, folder, "--grace", grace, "--runtime", runtime) as (process, _):
             record = await answer(client, at=5, do=lambda: process.send_signal(signal.SIGTERM))
             assert len(record.attempts) == (2 if grace == "0" else 1)
             assert live_announcements(folder) == []

@@ -103,7 +103,7 @@ PREFIX = {"text": f"{CANARY} {WORDS}"}
         ({**FIRST, "opening": {**OPENING, "params": {"temperature": CANARY}}}, "invalid_type", "temperature"),
         ({**FIRST, "opening": {**OPENING, "seed": 2**64}}, "invalid_round", "seed"),
         ({**FIRST, "opening": {**OPENING, "ids": ["x"]}}, "invalid_round", "opening.ids"),
-        ({**FIRST, "opening": {**OPENING, "prefix": {"txt": CANARY}}}, "invalid_round", "1 fields"),
+        ({**FIRST, "opening": {**OPENING, "prefix": {"txt": CANARY}}}, "unknown_parameter", "opening.prefix"),
         ({**FIRST, "opening": {**OPENING, "prefix": {"text": 5}}}, "invalid_type", "prefix.text"),
         (
             {**FIRST, "opening": {**OPENING, "prefix": {**PREFIX, "ids": [1.5]}}},

@@ -32,7 +32,9 @@ OPENINGS = st.builds(
     messages=st.lists(PLAIN, max_size=3),
     params=PLAIN,
     seed=st.integers(-(2**63), 2**64 - 1),
-    prefix=st.dictionaries(st.sampled_from(("text", "tokens", "ids", "withheld")), st.integers(), max_size=2),
+    prefix=st.fixed_dictionaries(
+        {}, optional={"text": st.text(max_size=8), "tokens": st.integers(0, 99), "ids": IDS.map(list)}
+    ),
     ids=IDS,
     fingerprint=st.none() | st.text(max_size=8),
 )
@@ -140,7 +142,7 @@ KEY = "0" * 32
         (Round, {"key": KEY, "number": 0, "at": 0, "draft": [2**31]}, "draft"),
         (Round, {"key": KEY, "number": 0, "at": 0, "draft": [1.0]}, "draft"),
         (Round, {"key": KEY, "number": 0, "at": 0, "opening": {"messages": "hello"}}, "opening.messages"),
-        (Opening, {"messages": [], "prefix": {"secret": 1}}, "opening.prefix"),
+        (Opening, {"messages": [], "prefix": "secret"}, "opening.prefix"),
         (Opening, {"messages": [], "seed": 2**64}, "seed"),
         (Opening, {"messages": [], "fingerprint": 7}, "opening.fingerprint"),
         (Verdict, {"number": 0, "at": 0, "queue_s": float("nan")}, "queue_s"),

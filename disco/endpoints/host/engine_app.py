@@ -80,7 +80,7 @@ class EngineApp:
         key: what callers have to show; None: nothing.
         settings: what the host was told.
 
-    Mutable: `_answers` (those that run, by id), `_draftings`.
+    Mutable: `_answers` (those that run, by id), `_writing` (their number, with those of other clients), `_draftings`.
     """
 
     def __init__(self, engine: EngineEndpoint, *, key: str | None, settings: Mapping[str, Any]) -> None:
@@ -90,6 +90,7 @@ class EngineApp:
         self._name = str(settings["alias"])
         self._made_at = int(time.time())
         self._answers: dict[str, _Answer] = {}
+        self._writing = 0
         self._draftings: dict[str, Drafting] = {}
 
     @property
@@ -109,6 +110,7 @@ class EngineApp:
             "parameters": self._engine.parameters,
             "slots": self._engine.engine.facts().slots,
             "load_s": can.load_s,
+            "answers": self._writing,
             "features": sorted(can.features or ()),
             "extensions": sorted(EXTENSIONS),
             "verifier": self._engine.engine.facts().to_json(),
@@ -174,15 +176,18 @@ class EngineApp:
 
     async def _answer(self, body: Mapping[str, Any], reply: _Reply) -> None:
         answer = _Answer(self._engine, self._name, body)
-        extras = answer.extras
-        if extras is None:
-            await answer.plain(reply)
-            return
-        self._answers[answer.key] = answer
+        self._writing += 1
         try:
-            await answer.extended(reply)
+            if answer.extras is None:
+                await answer.plain(reply)
+                return
+            self._answers[answer.key] = answer
+            try:
+                await answer.extended(reply)
+            finally:
+                del self._answers[answer.key]
         finally:
-            del self._answers[answer.key]
+            self._writing -= 1
 
     async def _order(self, key: str, body: Mapping[str, Any], reply: _Reply) -> None:
         answer = self._answers.get(key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -58,6 +59,8 @@ __all__ = ["HostEndpoint"]
 _NOWHERE: Final = "http://localhost/v1"  # until the process has told its address
 _NOTICED_S: Final = 0.5  # how long the end of a process may take to be noticed
 _PROMPT_LIMIT_S: Final = 600.0
+# Lines of llama-server's `/metrics`: answers that it writes, and that wait for a slot.
+_ANSWERS: Final = re.compile(r"^llamacpp:requests_(?:processing|deferred) (\d+)", re.MULTILINE)
 
 
 class HostEndpoint(LocalServerEndpoint):
@@ -528,6 +531,20 @@ class HostEndpoint(LocalServerEndpoint):
 
         if self._tasks.is_open and self._process.current is self._known:
             self._tasks.start_soon(ask)
+
+    async def count_answers(self) -> int:
+        """Return how many answers the host writes just now, for this program and others; 0 where none can say."""
+        if self.host is None:
+            return 0
+        try:
+            await self.introduce()  # it may be another one than was asked last
+            if self._is_engine:
+                return int((await self.ask("/host"))["answers"])
+            where = self._own.base_url.join("/metrics")
+            said = await self._http.get(str(where), headers=self._headers)
+        except (EndpointFailure, httpx2.HTTPError):
+            return 0
+        return sum(map(int, _ANSWERS.findall(said.text)))
 
     def look_again(self) -> None:
         """Ask the host in the background what it is and does now (`facts`)."""

@@ -116,6 +116,7 @@ def _params(xllamacpp: Any, settings: dict[str, Any]) -> Any:
     params.fit_params = False  # take the sizes as given
     params.cache_ram_mib = 0  # no copies of earlier prompts in memory, of which it would keep 8 GiB
     params.endpoint_slots = False  # it shows prompts
+    params.endpoint_metrics = True  # it shows how many answers are written
     params.offline = True
     params.ui = False
     params.verbosity = _ERRORS_ONLY

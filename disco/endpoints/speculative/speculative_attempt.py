@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import fields, replace
-from typing import Any, Final
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Final
 
 import openai
 
 from disco.endpoints.contract import Attempt, Event, seam_behind
 from disco.endpoints.drafter import Drafter
+from disco.endpoints.event_coding import prefix_fields
 from disco.endpoints.openai_api.http_transport import estimated_tokens
 from disco.endpoints.speculative.pairing import Pairing
 from disco.endpoints.speculative.rounds_run import RoundsRun, Verifier
@@ -265,11 +266,13 @@ class SpeculativeAttempt(Attempt):
         seed = params.get("seed")
         if type(seed) is not int or not _LOWEST_SEED <= seed < SEEDS:
             seed = secrets.randbits(63)
+        # Ids are for a server that has the same vocabulary.
+        known = prefix.vocabulary is not None and prefix.vocabulary == facts.vocabulary
         opening = Opening(
             request.messages,
             params,
             seed,
-            _changed_fields(prefix, facts.vocabulary),
+            prefix_fields(prefix if known else replace(prefix, ids=None, vocabulary=None)),
             fingerprint=facts.fingerprint,
         )
         rounds = Rounds(
@@ -306,14 +309,3 @@ def _status(failure: EndpointFailure) -> int | None:
 
 def _code(failure: EndpointFailure) -> str | None:
     return getattr(failure.error, "code", None)
-
-
-def _changed_fields(prefix: Prefix, vocabulary: str | None) -> Mapping[str, Any]:
-    """Return the fields of a prefix that differ from their defaults; ids only where the server knows them."""
-    empty = Prefix()
-    given = {one.name: getattr(prefix, one.name) for one in fields(prefix)}
-    if prefix.vocabulary is None or prefix.vocabulary != vocabulary:
-        given = {**given, "ids": None, "vocabulary": None}
-    if given["ids"] is not None:
-        given["ids"] = list(given["ids"])
-    return {name: value for name, value in given.items() if value != getattr(empty, name)}

@@ -188,7 +188,7 @@ async def test_two_endpoints_have_two_processes_and_two_keys():
 
 @pytest.mark.slow
 async def test_several_answers_at_once_where_the_endpoint_was_given_slots():
-    async with own(at_once=2) as endpoint:
+    async with own(slots=2) as endpoint:
         await endpoint.warm_up()
         assert endpoint.capabilities().context_tokens == 1024
         async with endpoint.open(endless(Subject(context_tokens=1024))) as first:

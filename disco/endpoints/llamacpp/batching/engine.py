@@ -30,7 +30,7 @@ from disco.endpoints.llamacpp.model.stop_flag import Aborted, StopFlag
 from disco.endpoints.llamacpp.output.generation import Generation
 from disco.endpoints.llamacpp.prompting.prompt_tokens import Renderer
 from disco.endpoints.llamacpp.prompting.template_messages import plain_messages
-from disco.endpoints.llamacpp.refusals import malformed, too_busy
+from disco.endpoints.llamacpp.refusals import too_busy
 from disco.endpoints.llamacpp.request_params import Sampling, needs_compiling, read_params
 from disco.endpoints.llamacpp.runtime.job import Job, failure_of
 from disco.endpoints.llamacpp.runtime.thread_mailbox import Mailbox
@@ -38,9 +38,16 @@ from disco.endpoints.llamacpp.saving.idle_saving import LAST_S, IdleSaving
 from disco.endpoints.llamacpp.saving.prompt_keeper import PromptKeeper, keeper_of
 from disco.endpoints.llamacpp.saving.slot_cache import SlotCache
 from disco.endpoints.saved_prompts import PromptCache
-from disco.errors import ConfigurationError, EndpointFailure, FailureKind, LocalModelError
+from disco.errors import (
+    ConfigurationError,
+    EndpointFailure,
+    FailureKind,
+    LocalModelError,
+    NoEndpointError,
+)
 from disco.notices import warn
 from disco.request import Prefix, Request
+from disco.request_checks import checked_prefix
 from disco.speculate.messages import Opening, Round, VerifierFacts
 
 __all__ = ["Engine", "Limits"]
@@ -299,7 +306,10 @@ class Engine:
             scheduler.stop()
 
     async def _order(self, opening: Opening) -> Order:
-        prefix = _prefix(opening)
+        try:
+            prefix = checked_prefix(opening.prefix, "opening.prefix")
+        except NoEndpointError as error:
+            raise EndpointFailure(FailureKind.BAD_REQUEST, error) from None
         request = Request(opening.messages, self.name, opening.params)
         messages = plain_messages(opening.messages, endpoint=self.name)
         read = partial(read_params, request, prefix, endpoint=self.name)
@@ -443,19 +453,6 @@ def _compute(model: BatchModel, rows: int) -> None:
         model.compute([Rows(0, 0, [token] * _DEPTH, _DEPTH - 1)])
     model.compute([Rows(0, _DEPTH, [token] * rows)])
     model.synchronise()
-
-
-def _prefix(opening: Opening) -> Prefix:
-    content = dict(opening.prefix)
-    ids = content.pop("ids", None)
-    kinds: dict[str, Any] = {"text": str, "tokens": int, "vocabulary": str | None, "withheld": str}
-    kinds |= {"ends_in_word": bool, "asked_again": bool}
-    proper = all(name in kinds and isinstance(value, kinds[name]) for name, value in content.items())
-    if not proper or not (
-        ids is None or (isinstance(ids, list | tuple) and all(type(one) is int for one in ids))
-    ):
-        raise malformed("The prefix of the opening is malformed.", "prefix")
-    return Prefix(ids=None if ids is None else tuple(ids), **content)
 
 
 def _tell(mail: Mailbox, failure: Exception) -> None:
