@@ -37,7 +37,7 @@ from disco.endpoints.kept_line import KeptLine
 from disco.endpoints.llamacpp.batching.model_fingerprint import named_fingerprint
 from disco.endpoints.llamacpp.batching.round_refusals import REFUSALS
 from disco.endpoints.llamacpp.model.model_files import file_bytes, locate, resolve_model, short_name
-from disco.endpoints.llamacpp.refusals import malformed
+from disco.endpoints.llamacpp.refusals import malformed, refuse_what_is_no_json
 from disco.endpoints.llamacpp.request_params import FEATURES, LACKS
 from disco.endpoints.llamacpp.runtime.speed_benchmark import DecodeRate, Measurement, PrefillTime
 from disco.endpoints.llamacpp.tool_calls.calls_in_text import CallsAttempt, asked_of_server
@@ -368,18 +368,8 @@ class HostEndpoint(LocalServerEndpoint):
 
             async def prepare() -> Call:
                 call = chat_call(own)
-                body = {**call.body, "disco": first()}
-                try:
-                    json.dumps(body, ensure_ascii=False).encode()
-                except UnicodeEncodeError as error:
-                    raise malformed(
-                        f"Endpoint {self.name!r}: the request holds a lone surrogate (half of a character). Remove it."
-                    ) from error
-                except (TypeError, ValueError) as error:
-                    raise malformed(
-                        f"Endpoint {self.name!r}: the request holds a value that JSON cannot represent."
-                    ) from error
-                return replace(call, body=body)
+                refuse_what_is_no_json(call.body, endpoint=self.name)
+                return replace(call, body={**call.body, "disco": first()})
 
             return ServerAttempt(
                 ServerRequest(
@@ -552,6 +542,8 @@ class HostEndpoint(LocalServerEndpoint):
         return failure_in(error) or malformed(f"The host of endpoint {self.name!r} refuses: {message}")
 
     def _open_at_server(self, request: Request, prefix: Prefix, wants: frozenset[str]) -> Attempt:
+        body = {"messages": list(request.messages), **request.params}
+        refuse_what_is_no_json(body, endpoint=self.name)
         asked, calls = asked_of_server(request, prefix, endpoint=self.name, has_place=self._shows_tools)
         asked = replace(asked, params={**asked.params, "return_progress": True})
         attempt = super()._open_at_server(asked, prefix, wants)
