@@ -608,13 +608,42 @@ class HostEndpoint(LocalServerEndpoint):
         return self._drafter
 
     async def prompt_size(self, request: Request, within_s: float) -> PromptSize | None:
-        if not self._is_engine or self._known is None or self.capabilities().waiting:
+        if self._known is None or self.capabilities().waiting:
             return None
-        body = {"messages": list(request.messages), "within_s": within_s}
         with anyio.move_on_after(within_s), suppress(EndpointFailure, TypeError, ValueError):
+            if not self._is_engine:
+                return await self._size_at_server(request)
+            body = {"messages": list(request.messages), "within_s": within_s}
             size = (await self.ask("/prompt-size", body))["size"]
             return None if size is None else PromptSize(*size)
         return None
+
+    async def _size_at_server(self, request: Request) -> PromptSize | None:
+        """Return the same of llama-server, which renders and counts for whoever asks, and tells of no cache."""
+        rendered = await self._ask_server("/apply-template", {"messages": list(request.messages)})
+        text = rendered.get("prompt")
+        if not isinstance(text, str):
+            return None
+        # As it reads a prompt: with the token before it, and with control tokens taken for such.
+        counted = await self._ask_server(
+            "/tokenize", {"content": text, "add_special": True, "parse_special": True}
+        )
+        tokens = counted.get("tokens")
+        if not isinstance(tokens, list):
+            return None
+        return PromptSize(len(tokens), 0)
+
+    async def _ask_server(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        url = str(self._own.base_url).rstrip("/").removesuffix("/v1") + path
+        content = json.dumps(body).encode("ascii")
+        try:
+            reply = await self._http.post(
+                url, content=content, headers=self._headers, timeout=httpx2.Timeout(None)
+            )
+            said = reply.json()
+        except httpx2.HTTPError as error:
+            raise failure_from(error, name=self.name) from error
+        return said if isinstance(said, Mapping) and not reply.is_error else {}
 
     async def log_probabilities(self, request: Request, texts: Sequence[str]) -> list[tuple[float, ...]]:
         """Return how probable each token of each text is as the answer to a request; only the engine knows.
