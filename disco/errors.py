@@ -135,12 +135,18 @@ class NoEndpointError(DiscoError, openai.BadRequestError):
 class ContextLengthError(NoEndpointError):
     """The prompt is longer than the context of every endpoint that may serve it."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, code="context_length_exceeded", param="messages")
+    def __init__(self, message: str, *, param: str = "messages") -> None:
+        super().__init__(message, code="context_length_exceeded", param=param)
 
     @classmethod
     def of(
-        cls, context_tokens: int, tokens: int, *, at_least: bool = False, more: str = ""
+        cls,
+        context_tokens: int,
+        tokens: int,
+        *,
+        at_least: bool = False,
+        more: str = "",
+        param: str = "messages",
     ) -> ContextLengthError:
         """Return the error in the API's own words: LiteLLM, LangChain and others know it by them.
 
@@ -149,11 +155,15 @@ class ContextLengthError(NoEndpointError):
             tokens: of the prompt.
             at_least: the prompt was not counted, and has no fewer.
             more: what else is to be said, and the remedy, as a sentence.
+            param: what would have to be shorter, where that is not the messages.
         """
+        beside = "" if param == "messages" else f" and {param}"
         least = "at least " if at_least else ""
         return cls(
-            f"This model's maximum context length is {context_tokens} tokens. However, your messages resulted in "
-            f"{least}{tokens} tokens. {more or 'Shorten the messages, or raise the context (context_tokens).'}"
+            f"This model's maximum context length is {context_tokens} tokens. However, your messages{beside} "
+            f"resulted in {least}{tokens} tokens. "
+            f"{more or 'Shorten the messages, or raise the context (context_tokens).'}",
+            param=param,
         )
 
 

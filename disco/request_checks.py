@@ -255,6 +255,7 @@ _CHAT: Mapping[str, Check] = {
     "presence_penalty": _number(),
     "reasoning_effort": _string,
     "repeat_penalty": _number(),
+    "repetition_penalty": _number(),
     "response_format": _response_format,
     "seed": _integer(),
     "stop": _string_or_strings,

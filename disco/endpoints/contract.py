@@ -269,7 +269,8 @@ class Endpoint(ABC):
         """Return how long the prompt of a request without tools is, and how much of it need not be read again.
 
         Computes nothing and changes nothing. None where the endpoint does not know that within `within_s` seconds: it
-        cannot count, its model is not loaded, the request would have to wait, or it is refused.
+        cannot count, its model is not loaded, the request would have to wait, or it is refused. Where it can count, and
+        does not know its cache, no token is cached.
         """
         del request, within_s
         return None

@@ -195,6 +195,8 @@ def failure_in(error: object) -> EndpointFailure | None:
         return None
     if name == NoEndpointError.__name__:
         made: Exception = NoEndpointError(message, code=str(extras.get("code")), param=error.get("param"))
+    elif name == ContextLengthError.__name__:
+        made = ContextLengthError(message, param=str(error.get("param")))
     else:
         made = _ERRORS.get(str(name), LocalModelError)(message)
     return EndpointFailure(

@@ -109,6 +109,22 @@ async def test_a_hook_that_redacts_and_a_preset_that_forbids_servers_are_kept():
     assert len(server.requests) == 2
 
 
+async def test_the_choices_of_a_stream_are_redacted_and_restored_each_for_itself():
+    words = ["Hello [NA", "ME_1]."]  # the placeholder comes in two pieces
+    server = MemoryServer(spoken(words))
+    async with client(server, policy=preset("server_only"), redact=lambda _: {"Ann": "NAME"}) as one:
+        stream = await create(one, [{"role": "user", "content": "Ann?"}], n=2, stream=True)
+        chunks = [chunk async for chunk in stream]
+    for at in (0, 1):
+        mine = [
+            choice.delta.content or "" for chunk in chunks for choice in chunk.choices if choice.index == at
+        ]
+        assert "".join(mine) == "Hello Ann."
+        assert not any("[" in text for text in mine)
+    assert [asked["messages"][0]["content"] for asked in server.requests] == ["[NAME_1]?"] * 2
+    assert "Ann" not in str(server.requests)
+
+
 async def read(stream):
     async for _ in stream:
         pass

@@ -25,6 +25,7 @@ AT = {"item_id": "msg_1", "output_index": 0}
 PART = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
 MESSAGE = {"id": "msg_1", "type": "message", "role": "assistant", "status": "in_progress", "content": []}
 USAGE = {"input_tokens": 20, "output_tokens": 9, "total_tokens": 29, "provider_detail": 3}
+NO_PLACES = {"output_index", "content_index", "sequence_number"}
 EVENT = TypeAdapter(ResponseStreamEvent)
 
 
@@ -152,6 +153,22 @@ async def test_the_device_goes_on_in_the_item_that_the_server_began(shown):
             EVENT.validate_python(event.model_dump())
     if shown > 4:
         assert (got[-1].response.id, got[-1].response.output[0].id) == ("resp_1", "msg_1")
+
+
+async def test_a_server_that_does_not_say_where_text_belongs_loses_none_of_it():
+    """llama-server's events have no places and no numbers."""
+    events = [
+        {name: value for name, value in event.items() if name not in NO_PLACES} for event in written()[:9]
+    ]
+    _, one = asking(saying(events, RESET))
+    async with one:
+        got = [event async for event in await one.responses.create(**ASKED, stream=True)]
+        async with one.responses.stream(**ASKED) as helper:
+            final = await helper.get_final_response()
+        whole = await one.responses.create(**ASKED)
+    said = "".join(event.delta for event in got if event.type == "response.output_text.delta")
+    assert said == SAID
+    assert [answer.output_text for answer in (got[-1].response, final, whole)] == [SAID] * 3
 
 
 async def test_text_that_playback_divides_is_not_doubled():

@@ -187,6 +187,31 @@ def test_a_demand_that_cannot_be_kept_is_refused_by_its_name_with_a_remedy(clien
         assert of_python not in error.body["message"]
 
 
+MALFORMED = {
+    "temperature": "hot",
+    "top_p": 2,
+    "top_k": "many",
+    "min_p": [0.1],
+    "seed": "one",
+    "frequency_penalty": {},
+    "repeat_penalty": "high",
+    "repetition_penalty": "high",
+    "logit_bias": {"5": "high"},
+    "max_tokens": "many",
+    "stop": [5],
+    "response_format": {"type": "poem"},
+    "tools": [{"type": "function"}],
+    "tool_choice": "required",
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_what_is_malformed_is_refused_by_its_name(client, name):
+    with pytest.raises(openai.BadRequestError) as refused:
+        ask(client, extra_body={name: MALFORMED[name]})
+    assert refused.value.param == name
+
+
 def test_what_a_response_asks_for_that_no_chat_has_is_named(client):
     with pytest.raises(openai.BadRequestError) as refused:
         client.responses.create(model="m", input="Hi.", tools=[{"type": "web_search"}])

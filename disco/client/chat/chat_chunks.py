@@ -60,7 +60,8 @@ class ChatChunks:
         if raw is not None:
             if self._first and raw.id:
                 self._identify(raw)
-            elif not self._first and raw.id != self.id:
+            elif not self._first and (raw.id != self.id or raw.created != self.created):
+                # Of another writer, or of llama-server, which gives each chunk a time of its own.
                 raw.id, raw.model, raw.created = self.id, self.model, self.created
             self._first = self._first and not raw.id  # a provider's notes before the answer have no id
             self._role_sent = self._role_sent or bool(raw.choices)
@@ -112,6 +113,7 @@ class ChatChunks:
             type(raw) is TemplateChunk
             and not self._first
             and raw.template.id == self.id
+            and raw.template.created == self.created
             and (raw.text == delta.text or delta.kind is not _TEXT)
         )
 

@@ -38,7 +38,7 @@ from disco.endpoints.kept_line import KeptLine
 from disco.endpoints.llamacpp.batching.model_fingerprint import named_fingerprint
 from disco.endpoints.llamacpp.batching.round_refusals import REFUSALS
 from disco.endpoints.llamacpp.model.model_files import file_bytes, locate, resolve_model, short_name
-from disco.endpoints.llamacpp.refusals import malformed
+from disco.endpoints.llamacpp.refusals import malformed, refuse_what_is_no_json
 from disco.endpoints.llamacpp.request_params import FEATURES, LACKS
 from disco.endpoints.llamacpp.runtime.speed_benchmark import DecodeRate, Measurement, PrefillTime
 from disco.endpoints.llamacpp.tool_calls.calls_in_text import CallsAttempt, asked_of_server
@@ -371,18 +371,8 @@ class HostEndpoint(LocalServerEndpoint):
 
             async def prepare() -> Call:
                 call = chat_call(own)
-                body = {**call.body, "disco": first()}
-                try:
-                    json.dumps(body, ensure_ascii=False).encode()
-                except UnicodeEncodeError as error:
-                    raise malformed(
-                        f"Endpoint {self.name!r}: the request holds a lone surrogate (half of a character). Remove it."
-                    ) from error
-                except (TypeError, ValueError) as error:
-                    raise malformed(
-                        f"Endpoint {self.name!r}: the request holds a value that JSON cannot represent."
-                    ) from error
-                return replace(call, body=body)
+                refuse_what_is_no_json(call.body, endpoint=self.name)
+                return replace(call, body={**call.body, "disco": first()})
 
             return ServerAttempt(
                 ServerRequest(
@@ -569,6 +559,8 @@ class HostEndpoint(LocalServerEndpoint):
         return failure_in(error) or malformed(f"The host of endpoint {self.name!r} refuses: {message}")
 
     def _open_at_server(self, request: Request, prefix: Prefix, wants: frozenset[str]) -> Attempt:
+        body = {"messages": list(request.messages), **request.params}
+        refuse_what_is_no_json(body, endpoint=self.name)
         asked, calls = asked_of_server(request, prefix, endpoint=self.name, has_place=self._shows_tools)
         asked = replace(asked, params={**asked.params, "return_progress": True})
         attempt = super()._open_at_server(asked, prefix, wants)
@@ -633,13 +625,42 @@ class HostEndpoint(LocalServerEndpoint):
         return self._drafter
 
     async def prompt_size(self, request: Request, within_s: float) -> PromptSize | None:
-        if not self._is_engine or self._known is None or self.capabilities().waiting:
+        if self._known is None or self.capabilities().waiting:
             return None
-        body = {"messages": list(request.messages), "within_s": within_s}
         with anyio.move_on_after(within_s), suppress(EndpointFailure, TypeError, ValueError):
+            if not self._is_engine:
+                return await self._size_at_server(request)
+            body = {"messages": list(request.messages), "within_s": within_s}
             size = (await self.ask("/prompt-size", body))["size"]
             return None if size is None else PromptSize(*size)
         return None
+
+    async def _size_at_server(self, request: Request) -> PromptSize | None:
+        """Return the same of llama-server, which renders and counts for whoever asks, and tells of no cache."""
+        rendered = await self._ask_server("/apply-template", {"messages": list(request.messages)})
+        text = rendered.get("prompt")
+        if not isinstance(text, str):
+            return None
+        # As it reads a prompt: with the token before it, and with control tokens taken for such.
+        counted = await self._ask_server(
+            "/tokenize", {"content": text, "add_special": True, "parse_special": True}
+        )
+        tokens = counted.get("tokens")
+        if not isinstance(tokens, list):
+            return None
+        return PromptSize(len(tokens), 0)
+
+    async def _ask_server(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        url = str(self._own.base_url).rstrip("/").removesuffix("/v1") + path
+        content = json.dumps(body).encode("ascii")
+        try:
+            reply = await self._http.post(
+                url, content=content, headers=self._headers, timeout=httpx2.Timeout(None)
+            )
+            said = reply.json()
+        except httpx2.HTTPError as error:
+            raise failure_from(error, name=self.name) from error
+        return said if isinstance(said, Mapping) and not reply.is_error else {}
 
     async def log_probabilities(self, request: Request, texts: Sequence[str]) -> list[tuple[float, ...]]:
         """Return how probable each token of each text is as the answer to a request; only the engine knows.

@@ -195,9 +195,11 @@ def refuse_costly_schemas(params: Mapping[str, Any], *, endpoint: str) -> None:
         endpoint: the endpoint's name, for the message.
 
     Raises:
-        EndpointFailure: UNSERVED: another endpoint may serve the request.
+        EndpointFailure: UNSERVED: another endpoint may serve the request. BAD_REQUEST: its format is none.
     """
     form, tools = params.get("response_format"), params.get("tools")
+    if isinstance(form, Mapping) and form.get("type", "text") not in _FORMATS:
+        raise malformed(f"Endpoint {endpoint!r} does not understand this response_format.", "response_format")
     schemas = []
     if isinstance(form, Mapping):
         inner = form.get("json_schema")
@@ -261,6 +263,7 @@ def plain_params(params: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
+_FORMATS: Final = ("text", "json_object", "json_schema")
 _ANY_TEXT: Final = {"type": "text"}
 
 
@@ -336,13 +339,12 @@ def read_params(
     tools = read_tools(params, endpoint=endpoint, check=check)
     if prefix and (schema is not None or (tools is not None and tools.required)):
         raise unserved(f"Endpoint {endpoint!r} cannot continue an answer with structured output.")
-    try:
-        given = _numbers(params)
-        bias = tuple((int(token), float(value)) for token, value in params.get("logit_bias", {}).items())
-        max_tokens = None if request.max_tokens is None else int(request.max_tokens)
-        top_logprobs = int(params.get("top_logprobs", 0))
-    except (TypeError, ValueError, AttributeError, OverflowError) as exc:
-        raise malformed(f"Endpoint {endpoint!r}: a sampling parameter is not a number.") from exc
+    given = {name: _number(name, params[name], made, endpoint) for name, made in _NUMBERS if name in params}
+    bias = _number("logit_bias", params.get("logit_bias", {}), _biases, endpoint)
+    max_tokens = (
+        None if request.max_tokens is None else _number("max_tokens", request.max_tokens, int, endpoint)
+    )
+    top_logprobs = _number("top_logprobs", params.get("top_logprobs", 0), int, endpoint)
     if not 0 <= top_logprobs <= MOST_LOGPROBS:
         raise malformed(f"top_logprobs must lie between 0 and {MOST_LOGPROBS}.", "top_logprobs")
     stop = params.get("stop") or ()
@@ -361,11 +363,22 @@ def read_params(
     )
 
 
-def _numbers(params: Mapping[str, Any]) -> dict[str, Any]:
-    floats = ("temperature", "top_p", "min_p", "frequency_penalty", "presence_penalty", "repeat_penalty")
-    given: dict[str, Any] = {name: float(params[name]) for name in floats if name in params}
-    given |= {name: int(params[name]) for name in ("top_k", "seed") if name in params}
-    return given
+_NUMBERS: Final[tuple[tuple[str, Callable[[Any], Any]], ...]] = (
+    *((name, float) for name in ("temperature", "top_p", "min_p")),
+    *((name, float) for name in ("frequency_penalty", "presence_penalty", "repeat_penalty")),
+    *((name, int) for name in ("top_k", "seed")),
+)
+
+
+def _number(name: str, value: Any, made: Callable[[Any], Any], endpoint: str) -> Any:
+    try:
+        return made(value)
+    except (TypeError, ValueError, AttributeError, OverflowError) as exc:
+        raise malformed(f"Endpoint {endpoint!r}: {name} is not a number.", name) from exc
+
+
+def _biases(value: Any) -> tuple[tuple[int, float], ...]:
+    return tuple((int(token), float(bias)) for token, bias in value.items())
 
 
 def _schema(response_format: Any, endpoint: str, check: Callable[[], None] | None) -> str | None:

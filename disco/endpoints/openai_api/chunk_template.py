@@ -62,7 +62,7 @@ class ChunkTemplate:
     """Makes chunks from events that are the same as one parsed event, except for their text.
 
     Attributes:
-        id: the id in all its events; that of the chunks may be changed.
+        id, created: those in all its events; those of the chunks may be changed.
         has_role: whether each of them gives the role, as Ollama's do.
         kind: of which kind the text is: content, thoughts, or a piece of a call's arguments.
         call: the index of that call; -1: the text is of no call.
@@ -70,12 +70,12 @@ class ChunkTemplate:
 
     __slots__ = (
         *("_after", "_before", "_choice", "_chunk", "_delta", "_end", "_name", "_piece", "_shown"),
-        *("call", "has_role", "id", "kind"),
+        *("call", "created", "has_role", "id", "kind"),
     )
 
     def __init__(self, chunk: ChatCompletionChunk, name: str, before: bytes, after: bytes) -> None:
         """Take a chunk and the bytes around its text, a field, in its event; `of` checks that they match."""
-        self.id = chunk.id
+        self.id, self.created = chunk.id, chunk.created
         self._chunk = chunk
         self._choice = chunk.choices[0]
         self._delta = self._choice.delta

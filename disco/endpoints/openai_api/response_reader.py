@@ -22,20 +22,30 @@ _OPAQUE_DELTAS = (
 )
 _ENDS = ("response.completed", "response.incomplete", "response.cancelled")
 _NO_CONTENT_ITSELF = ("message", "reasoning")  # items that begin empty
+_OF_A_PART = (
+    "response.content_part.",
+    "response.output_text.",
+    "response.refusal.",
+    "response.reasoning_text.",
+)
 
 
 class ResponseReader(ChunkReader):
     """Reads events such as `response.output_text.delta`. `raw` of a delta is the event: a dict, its JSON.
 
+    Where a server does not say to which item and part an event belongs, as llama-server does not, `raw` says so all the
+    same: whoever goes on with the answer, and the SDK's own helpers, need it.
+
     The last event becomes no delta: it is kept in `finish_raw`.
     """
 
-    __slots__ = ("_has_told_calls", "_in_pieces")
+    __slots__ = ("_has_told_calls", "_in_pieces", "_places")
 
     def __init__(self) -> None:
         super().__init__()
         self._has_told_calls = False
         self._in_pieces: set[int] = set()  # places of the calls whose arguments have come in pieces
+        self._places: dict[object, int] = {}  # of the items that came without one, by their ids
 
     def _read(self, events: list[bytes], deltas: list[Delta]) -> None:
         for data in events:
@@ -45,6 +55,8 @@ class ResponseReader(ChunkReader):
             if not event:
                 continue
             kind = event.get("type")
+            if "output_index" not in event and ("item_id" in event or "item" in event):
+                event = self._placed(str(kind), event)
             if kind in _ENDS:
                 self._end(event)
             elif kind == "response.failed":
@@ -53,6 +65,18 @@ class ResponseReader(ChunkReader):
                 self._has_told_calls |= bool(delta.tool_calls)
                 self.tokens += delta.tokens
                 deltas.append(delta)
+
+    def _placed(self, kind: str, event: dict[str, Any]) -> dict[str, Any]:
+        """Return an event with its place in the answer: items come in order, and each has one part."""
+        item = event.get("item")
+        # llama-server's calls have no id of their own; their pieces name the call's.
+        known = event.get("item_id") or field_of(item, "id") or field_of(item, "call_id")
+        place = self._places.setdefault(known, len(self._places))
+        return {
+            **event,
+            "output_index": place,
+            **({"content_index": 0} if kind.startswith(_OF_A_PART) else {}),
+        }
 
     def _delta(self, kind: object, event: dict[str, Any]) -> Delta | None:
         """Return the delta of an event that is not the last; None for half a character."""

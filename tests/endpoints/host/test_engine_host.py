@@ -22,7 +22,13 @@ from disco.dispatch import Preset
 from disco.endpoints.continuation import Continuation
 from disco.endpoints.host import HostEndpoint, host_process
 from disco.endpoints.restart_backoff import Backoff
-from disco.errors import ConfigurationError, EndpointFailure, FailureKind, LocalModelError
+from disco.errors import (
+    ConfigurationError,
+    ContextLengthError,
+    EndpointFailure,
+    FailureKind,
+    LocalModelError,
+)
 from disco.request import Prefix
 from disco.testing.asking import next_event
 from tests.endpoints.llamacpp.answers import ask, complete, fails, until
@@ -285,3 +291,14 @@ def test_a_program_that_forgets_to_close_ends_quietly_and_one_that_is_killed_lea
         assert alive(pid)
         program.kill()
     anyio.run(until, lambda: not alive(pid))
+
+
+async def test_a_text_that_is_too_long_is_named_and_not_the_messages():
+    endpoint = HostEndpoint(name="device", runtime="engine", context_tokens=512, threads=1)
+    try:
+        with pytest.raises(ContextLengthError) as refused:
+            await endpoint.log_probabilities(ask(), ["river " * 500, "a"])
+    finally:
+        await endpoint.aclose()
+    assert refused.value.param == "texts"
+    assert "messages and texts" in str(refused.value)

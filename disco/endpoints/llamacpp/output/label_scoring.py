@@ -80,7 +80,7 @@ class LabelScoring(PromptJob):
             more = (
                 "The longest class is counted with them. Shorten them, or raise the context (context_tokens)."
             )
-            error = ContextLengthError.of(model.context_tokens, needed, more=more)
+            error = ContextLengthError.of(model.context_tokens, needed, more=more, param="classes")
             raise EndpointFailure(FailureKind.CONTEXT_LENGTH, error)
 
     def _read(self, tokens: int) -> None:

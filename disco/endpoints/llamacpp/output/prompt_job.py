@@ -10,7 +10,7 @@ from typing import Any
 from disco.endpoints.llamacpp.batching.answer_model import AnswerModel
 from disco.endpoints.llamacpp.model.sampler import Keyed, LogProbabilities
 from disco.endpoints.llamacpp.prompting.prompt_tokens import Renderer
-from disco.endpoints.llamacpp.refusals import malformed
+from disco.endpoints.llamacpp.refusals import lone_surrogate
 from disco.endpoints.llamacpp.runtime.job import Outbox
 from disco.endpoints.llamacpp.runtime.steps import Stepwise, when_ready
 from disco.events import Ended, Progress, Started, Usage
@@ -58,9 +58,7 @@ class PromptJob(Stepwise):
         try:
             return super().run(model)
         except UnicodeEncodeError:  # its message quotes the text
-            raise malformed(
-                f"Endpoint {self._name!r}: the request holds a lone surrogate (half of a character). Remove it."
-            ) from None
+            raise lone_surrogate(self._name, None) from None
 
     def steps(self, model: AnswerModel) -> Generator[None]:
         return self.answer(model)

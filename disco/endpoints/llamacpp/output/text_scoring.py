@@ -60,7 +60,7 @@ class TextScoring(PromptJob):
             more = (
                 "The longest text is counted with them. Shorten them, or raise the context (context_tokens)."
             )
-            error = ContextLengthError.of(model.context_tokens, needed, more=more)
+            error = ContextLengthError.of(model.context_tokens, needed, more=more, param="texts")
             raise EndpointFailure(FailureKind.CONTEXT_LENGTH, error)
 
     def _read(self, tokens: int) -> None:
