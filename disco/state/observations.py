@@ -57,7 +57,7 @@ class Subject(NamedTuple):
 
     Attributes:
         endpoint: the endpoint's name in its client.
-        address: "host:port" of a server, without credentials; "" for a model in this process.
+        address: "host:port" of a server, without credentials; "" for a model that disco runs.
         model: the name of the model that answers; "" where the server decides that, and does not say it.
     """
 

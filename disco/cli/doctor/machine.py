@@ -59,7 +59,7 @@ def check_memory(setup: Setup, facts: Facts) -> Finding | None:  # noqa: ARG001 
     except (GgufError, OSError):
         return works("memory", f"{_size(free)} are free.")
     facts.model_fits = needed <= free
-    what = f"The model needs about {_size(needed)} of memory, and {_size(free)} are free."
+    what = f"The model takes about {_size(needed)} of memory, and {_size(free)} are free."
     if facts.model_fits:
         return works("memory", what)
     return does_not(
@@ -119,12 +119,12 @@ def existing(path: Path) -> Path:
 
 
 def needed_bytes(header: Header, file_bytes: int, free: int | None) -> int:
-    """Return the memory that a model takes, bytes: its weights, the cache of its context in one slot, and buffers.
+    """Return the memory that a model takes, bytes: its weights, the caches of its slots, and buffers.
 
     What a header does not tell counts as nothing: the result is then too small.
     """
-    context = context_size(header, file_bytes=file_bytes, free_bytes=free, slots=1).context_tokens
-    return file_bytes + cache_bytes_per_token(header) * context + BUFFERS_BYTES
+    size = context_size(header, file_bytes=file_bytes, free_bytes=free)
+    return file_bytes + cache_bytes_per_token(header) * size.context_tokens * size.slots + BUFFERS_BYTES
 
 
 def _usable_cores() -> int:

@@ -54,12 +54,12 @@ async def check_attach(setup: Setup, facts: Facts) -> list[Finding] | Finding:
         if one.serve_port == fits:
             facts.served_port = one.serve_port
             told = f'programs with --local {setup.shown_local} and attach="auto" use its model'
+        elif not setup.local:
+            told = "it has a local model"
+        elif any(one.model == other.model and other.serve_port == fits for other in live):
+            told = f"so does the one on port {fits}, which programs use"
         else:
-            told = (
-                f"it has another model than --local {setup.shown_local}"
-                if setup.local
-                else "it has a local model"
-            )
+            told = f"it has another model than --local {setup.shown_local}, or less context"
         found.append(
             works("attach", f"A disco serve on port {one.serve_port} runs {one.model.name}: {told}.")
         )

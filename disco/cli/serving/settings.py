@@ -508,8 +508,7 @@ def check(settings: ServeSettings, path: Path | None = None) -> None:
         for name in ("local", "runtime"):
             if name in given:
                 raise ConfigurationError(
-                    f"--{name} cannot be used with --verify, whose model is also the local one, in this process: "
-                    "leave one out"
+                    f"--{name} cannot be used with --verify, whose model is also the local one: leave one out"
                 )
     if not (verifies or computes):
         for name, flag in (("slots", "--slots"), ("threads", "--threads")):

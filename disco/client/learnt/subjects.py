@@ -19,7 +19,7 @@ _USUAL_PATHS = frozenset({"", "/", "/v1", "/v1/"})
 def subject_of(member: CatalogEntry, model: str) -> Subject:
     """Return whose observations those of an endpoint are, for a request that names `model`.
 
-    Those of a model in this process belong to its file and settings, not only to the name "device". Those of a server
+    Those of a model that disco runs belong to its file and settings, not only to the name "device". Those of a server
     on the user's machine belong to the model that it has, once it has said which.
     """
     endpoint = member.endpoint

@@ -34,7 +34,8 @@ import json, sys, time
 from pathlib import Path
 from disco.endpoints.llamacpp.model.native import NativeModel
 sizes = {"context_tokens": 2048, "threads": 1, "batch_tokens": 64, "gpu_layers": 0}
-import llama_cpp  # what the first load imports
+from disco.endpoints.llamacpp.model.library import load_library
+load_library()  # as in a program that has loaded a model before
 began_at = time.perf_counter()
 model = NativeModel(Path(sys.argv[1]), **sizes, keep_loading=lambda: True)
 loaded_at = time.perf_counter()

@@ -34,7 +34,7 @@ _PIECES: Final = (16, 5, 1, 1, 1)  # tokens computed at once: a prompt, a window
 _CONTEXT_TOKENS: Final = 256
 _MAIN: Final = "disco.endpoints.llamacpp.layers.cut_check"
 _REFUSED: Final = 3  # exit status: the error is told on standard output
-# What may be kept of the process's last words, as in `runtime.child_process`.
+# What may be kept of the process's last words, as in `host.host_process`.
 _LAST_WORDS: Final = re.compile(
     r"GGML_ASSERT\([^\n]{0,200}?\) failed|CUDA error: [a-z ]{0,60}|std::bad_alloc"
 )
