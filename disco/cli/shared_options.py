@@ -18,6 +18,7 @@ __all__ = [
     "add_json",
     "add_key_file",
     "add_local",
+    "add_lora",
     "add_preset",
     "add_price",
     "add_prompts",
@@ -75,6 +76,18 @@ def add_context(parser: argparse.ArgumentParser) -> None:
         metavar="TOKENS",
         help="longest prompt and answer together of the local model (default: what it was trained with, as far as half "
         "of the free memory holds it)",
+    )
+
+
+def add_lora(parser: argparse.ArgumentParser) -> None:
+    """Add the option that names LoRA adapters of a local model."""
+    parser.add_argument(
+        "--lora",
+        action="append",
+        default=[],
+        metavar="FILE[:SCALE]",
+        help="a LoRA adapter of the local model: a GGUF file, with how much of it is added to the weights if that is "
+        "not all of it (adapter.gguf:0.5); may be given several times",
     )
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from disco.endpoints.continuation import Continuation
     from disco.endpoints.contract import Endpoint
     from disco.endpoints.redaction import Redact
-    from disco.endpoints.runtimes import Runtime
+    from disco.endpoints.runtimes import LoraChoice, Runtime
     from disco.endpoints.saved_prompts import PromptCache
     from disco.judging import HistoryStore
     from disco.profiles import DeviceProfile, ServerProfile
@@ -194,10 +194,16 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
             an endpoint that an installed package adds (`"command:llm -m qwen"`, or a `disco.Plugin`), or an endpoint
             object (which the caller closes). None: no model on this machine.
         runtime: what runs a local model given by name, always in a process of its own: `"engine"` (disco's own over
-            llama.cpp), `"llama-server"` (llama.cpp's own server), or `"auto"`: the engine where it can be loaded, else
-            llama-server. If the process crashes, its answers fail over, and it is started again.
+            llama.cpp), `"llama-server"` (llama.cpp's own server), or `"auto"`: the engine where it can be loaded and no
+            `mmproj` is given, else llama-server. If the process crashes, its answers fail over, and it is started
+            again.
         context_tokens: the longest prompt and answer together of such a model. Default: what it was trained with, as
             far as half of the free memory holds its cache. More than it was trained with is refused.
+        lora: LoRA adapters that are added to such a model's weights for all answers: GGUF files, or pairs of a file and
+            how much of it is added (1: all, which is the default). With other adapters it is another model: nothing
+            that was learnt or saved of one counts for the other.
+        mmproj: the GGUF file of the projector with which such a model sees images, published beside many models. Only
+            llama-server uses one.
         preset: the name of a preset (`"server-first"`, `"balanced"`, `"cheap"`, `"fast"`, `"cascade"`, `"assist"`,
             `"speech"`, `"private"`), the path of a preset file as a `Path` (a text that ends in ".toml" works, too, but
             type checkers take it for a mistyped name), or a `Preset`. Without one, the server answers, and the other
@@ -276,6 +282,8 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
         local: str | os.PathLike[str] | Endpoint | LocalServer | Plugin | None = None,
         runtime: Runtime = "auto",
         context_tokens: int | None = None,
+        lora: LoraChoice | Sequence[LoraChoice] = (),
+        mmproj: str | os.PathLike[str] | None = None,
         preset: PresetChoice = DEFAULT_PRESET,
         policy: PresetChoice | None = None,
         continuation: str | Continuation = "auto",
@@ -312,6 +320,8 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
             local=local,
             runtime=runtime,
             context_tokens=context_tokens,
+            lora=lora,
+            mmproj=mmproj,
             preset=preset,
             policy=policy,
             continuation=continuation,

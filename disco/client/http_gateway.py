@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["may_ask_server", "model_list", "open_session", "respond", "way_of"]
 
+_EMBEDDINGS = "/embeddings"
 # What is posted to these makes no model work that costs: it stores, checks, counts, manages or cancels.
 _FREE = re.compile(
     r"/?(?:files|uploads|vector_stores|conversations|assistants|skills|moderations|organization|projects)(?:/|$)"
@@ -86,6 +87,8 @@ def way_of(
         return routed
     what, param = _passed_on(options, rest)
     leave = "" if param is None else f", or leave {param} out"
+    if server is None and options.url == _EMBEDDINGS:
+        raise _no_embeddings(router.local_model)
     if server is None:
         raise NoEndpointError(
             f"{what} needs a server, and none is configured: a model on this machine answers chat completions and "
@@ -120,6 +123,23 @@ def way_of(
     if options.method.lower() == "post" and not _FREE.match(path):
         router.tell_uncounted(own, path)
     return None
+
+
+def _no_embeddings(model: str | None) -> NoEndpointError:
+    """Return the refusal of `/v1/embeddings` where there is no server: no other model stands in for the one asked for.
+
+    Args:
+        model: the local model, if there is one.
+    """
+    here = (
+        "" if model is None else f" The local model, {model!r}, is a chat model: disco gets no vectors of it."
+    )
+    return NoEndpointError(
+        f"Embeddings need a server with an embedding model, and none is configured.{here} Name one: "
+        'base_url="http://localhost:11434/v1" with api_key for Ollama, or another address; `disco serve` takes it from '
+        "OPENAI_BASE_URL and OPENAI_API_KEY, or base_url in its --config.",
+        param="model",
+    )
 
 
 def _writes_choices(client: RoutedClient, own: RequestOptions) -> bool:

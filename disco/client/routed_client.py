@@ -243,7 +243,12 @@ def _router(settings: ClientSettings, beside: RoutedClient | None, *, has_server
     return Router(
         local=Path(local) if _is_path(local) else local,  # type: ignore[arg-type]
         here=Hosting(
-            PromptCache.of(settings.prompt_cache), settings.attach, settings.runtime, settings.context_tokens
+            PromptCache.of(settings.prompt_cache),
+            settings.attach,
+            settings.runtime,
+            settings.context_tokens,
+            settings.lora,
+            settings.mmproj,
         ),
         preset=chosen_preset(settings.preset, settings.policy),
         device_profile=settings.device_profile,

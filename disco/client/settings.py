@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from disco.endpoints.continuation.verdicts import Verdicts
     from disco.endpoints.contract import Endpoint
     from disco.endpoints.redaction import Redact
-    from disco.endpoints.runtimes import Runtime
+    from disco.endpoints.runtimes import LoraChoice, Runtime
     from disco.judging import HistoryStore
     from disco.profiles import DeviceProfile, ServerProfile
     from disco.rates import PriceChoice
@@ -102,6 +102,8 @@ class OwnArguments(TypedDict, total=False):
     local: str | os.PathLike[str] | Endpoint | LocalServer | Plugin | None
     runtime: Runtime
     context_tokens: int | None
+    lora: LoraChoice | Sequence[LoraChoice]
+    mmproj: str | os.PathLike[str] | None
     preset: PresetChoice
     policy: PresetChoice | None
     continuation: str | Continuation
@@ -165,6 +167,8 @@ class ClientSettings:
     local: str | os.PathLike[str] | Endpoint | LocalServer | Plugin | None = None
     runtime: Runtime = "auto"
     context_tokens: int | None = None
+    lora: LoraChoice | Sequence[LoraChoice] = ()
+    mmproj: str | os.PathLike[str] | None = None
     preset: PresetChoice = DEFAULT_PRESET
     policy: PresetChoice | None = None
     continuation: str | Continuation = "auto"

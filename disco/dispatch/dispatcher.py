@@ -200,7 +200,7 @@ class Dispatcher:
             spend=arranged.spend,
             left_out=()
             if len(able) + len(deprioritised) == len(candidates)
-            else left_out(features, candidates, served),
+            else left_out(features, candidates, served, lacks),
         )
 
 

@@ -86,8 +86,9 @@ def eligible(
         features: what the request needs.
         candidates: every configured endpoint.
         served: by endpoint name, the features that the endpoint serves (`Capabilities.features`); None: it serves
-            every feature. An endpoint that is missing here serves plain text only: features are never assumed.
-        lacks: by endpoint name, why it does not serve a feature, for the message (`Capabilities.lacks`).
+            every feature that it is not known to lack. An endpoint that is missing here serves plain text only:
+            features are never assumed.
+        lacks: by endpoint name, the features that it is known not to serve, and why (`Capabilities.lacks`).
 
     Raises:
         ConfigurationError: the request is pinned to an endpoint that does not exist.
@@ -105,10 +106,8 @@ def eligible(
             continue
         if candidate.reach in too_far:
             continue
-        if needs:
-            serves = served.get(candidate.name, _NOTHING)
-            if serves is not None and not needs <= serves:
-                continue
+        if needs and _missing(features, candidate, served, lacks):
+            continue
         if (
             candidate.context_tokens is not None
             and _least_tokens(features, candidate) >= candidate.context_tokens
@@ -124,9 +123,10 @@ def left_out(
     features: Features,
     candidates: Sequence[Candidate],
     served: Mapping[str, frozenset[str] | None],
+    lacks: Mapping[str, Mapping[str, str]] = _UNEXPLAINED,
 ) -> tuple[LeftOut, ...]:
     """Return the candidates that may not serve the request, each with its first reason; the arguments of `eligible`."""
-    reasons = ((c.name, _reasons(features, c, served)) for c in candidates)
+    reasons = ((c.name, _reasons(features, c, served, lacks)) for c in candidates)
     return tuple(LeftOut(name, why[0]) for name, why in reasons if why)
 
 
@@ -158,7 +158,10 @@ def _least_tokens(features: Features, candidate: Candidate) -> int:
 
 
 def _reasons(
-    features: Features, candidate: Candidate, served: Mapping[str, frozenset[str] | None]
+    features: Features,
+    candidate: Candidate,
+    served: Mapping[str, frozenset[str] | None],
+    lacks: Mapping[str, Mapping[str, str]],
 ) -> list[Why]:
     """Return why an endpoint may not serve the request; empty: it may."""
     reasons = []
@@ -166,7 +169,7 @@ def _reasons(
         reasons.append(Why("pinned", source="request", what=str(features.endpoint)))
     if candidate.reach in _FARTHER[features.reach]:
         reasons.append(Why("too_far", source="request", what=features.reach))
-    if missing := _missing(features, candidate, served):
+    if missing := _missing(features, candidate, served, lacks):
         reasons.append(Why("not_served", source="request", what=", ".join(missing)[:_MOST_WORDS]))
     limit, least = candidate.context_tokens, _least_tokens(features, candidate)
     if limit is not None and least >= limit:
@@ -175,11 +178,16 @@ def _reasons(
 
 
 def _missing(
-    features: Features, candidate: Candidate, served: Mapping[str, frozenset[str] | None]
+    features: Features,
+    candidate: Candidate,
+    served: Mapping[str, frozenset[str] | None],
+    lacks: Mapping[str, Mapping[str, str]],
 ) -> list[str]:
     """Return what the request needs and the endpoint does not serve, sorted."""
     serves = served.get(candidate.name, _NOTHING)
-    return [] if serves is None else sorted(features.needs - serves)
+    if serves is None:
+        return sorted(features.needs & lacks.get(candidate.name, {}).keys())
+    return sorted(features.needs - serves)
 
 
 def _refusal(
@@ -199,7 +207,7 @@ def _refusal(
     param: str | None = None
     for candidate in candidates:
         reasons = []
-        whys = _reasons(features, candidate, served)
+        whys = _reasons(features, candidate, served, lacks)
         for why in whys:
             match why.code:
                 case "pinned":
@@ -210,7 +218,7 @@ def _refusal(
                     reasons.append(reason)
                     remedies[remedy] = None
                 case "not_served":
-                    missing = _missing(features, candidate, served)
+                    missing = _missing(features, candidate, served, lacks)
                     known = lacks.get(candidate.name, {})
                     notes = sorted({known[name] for name in missing if name in known})
                     said = [f"it does not serve {', '.join(missing)}", *(f"({one})" for one in notes)]

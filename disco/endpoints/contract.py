@@ -60,7 +60,7 @@ class Capabilities:
         context_tokens: context length, prompt and answer together; None when unknown (no limit is then enforced).
         features: request features that the endpoint serves: "tools", "json_schema", "images", "audio", "logprobs",
             "n", "reasoning", "logit_bias". Plain text needs none. None means that every request is passed on and
-            the server decides.
+            the server decides, but for features in `lacks`.
         lacks: of features that the endpoint does not serve, by name: why, and what would serve them; for messages.
         vocabulary: fingerprint of the tokenizer, or None when unknown.
         ready: the endpoint can start now; False while a model still has to be loaded.

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from typing import Literal, get_args
 
 from disco.errors import ConfigurationError
 
-__all__ = ["Program", "Runtime", "chosen_program", "engine_available", "is_available", "require"]
+__all__ = [
+    "LoraChoice",
+    "Program",
+    "Runtime",
+    "chosen_program",
+    "engine_available",
+    "is_available",
+    "require",
+]
 
 Program = Literal["engine", "llama-server"]
 Runtime = Literal["auto", "engine", "llama-server"]
 """What runs a local model that is named by its name or file. "engine": disco's own engine over llama.cpp.
-"llama-server": llama.cpp's own server. "auto": the engine where it can be loaded, else llama-server."""
+"llama-server": llama.cpp's own server. "auto": llama-server where a projector for images is given; else the
+engine where it can be loaded, else llama-server."""
+LoraChoice = str | os.PathLike[str] | tuple[str | os.PathLike[str], float]
+"""How a LoRA adapter is named: its GGUF file, or that and how much of it is added to the weights (1: all)."""
 
 
 def engine_available() -> bool:
@@ -31,16 +43,27 @@ def _llama_server_available() -> bool:
     return importlib.util.find_spec("xllamacpp") is not None
 
 
-def chosen_program(runtime: Runtime) -> Program:
+def chosen_program(runtime: Runtime, *, sees: bool = False) -> Program:
     """Return what is meant; where neither can be loaded, the one whose error names both.
 
+    Args:
+        runtime: what the user names.
+        sees: whether there is a projector for images, which only llama-server uses.
+
     Raises:
-        ConfigurationError: there is no such runtime.
+        ConfigurationError: there is no such runtime, or it cannot do what is asked.
     """
     if runtime not in get_args(Runtime):
         raise ConfigurationError(f'runtime must be "auto", "engine" or "llama-server", not {runtime!r}.')
+    if sees and runtime == "engine":
+        raise ConfigurationError(
+            'mmproj needs runtime="llama-server": disco\'s own engine reads text only. Leave runtime="engine" out, or '
+            "leave mmproj out."
+        )
     if runtime != "auto":
         return runtime
+    if sees:
+        return "llama-server"
     return "llama-server" if _llama_server_available() and not engine_available() else "engine"
 
 

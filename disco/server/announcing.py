@@ -78,7 +78,7 @@ class _Announcer:
             return None
         settings = host.settings
         model = ServedModel(
-            name=endpoint.profile_name,
+            name=endpoint.full_name,
             path=os.path.abspath(settings.path),  # noqa: PTH100 - as it is, without following links
             fingerprint=self._fingerprint,
             context_tokens=settings.context_tokens,

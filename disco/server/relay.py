@@ -22,7 +22,7 @@ from disco.server.api_errors import Refusal, garbled, passed_on
 from disco.server.http_reply import EVENTS, Reply
 from disco.server.live_page.live_board import LiveBoard, Watched
 from disco.server.named_models import NamedModel, NamedModels
-from disco.server.request_body import CHAT, RESPONSES, ParsedBody, parse
+from disco.server.request_body import CHAT, EMBEDDINGS, RESPONSES, ParsedBody, parse
 from disco.server.request_flow import answer_request
 from disco.server.ttft_board import PUBLISHES, Stopwatch, TtftBoard
 from disco.server.upstream import KeyFilter, hidden_keys
@@ -101,7 +101,11 @@ class Relay:
         self, named: NamedModel, watch: Stopwatch, asked: ParsedBody, shown: Watched | None, reply: Reply
     ) -> None:
         client = named.client
-        if client.server is None and self._path not in (CHAT, RESPONSES):
+        if client.server is None and self._path not in (
+            CHAT,
+            EMBEDDINGS,
+            RESPONSES,
+        ):  # the client refuses embeddings
             raise Refusal(
                 400,
                 f"/v1{self._path} needs a server behind disco, but none is configured. Set OPENAI_API_KEY (and "

@@ -25,7 +25,7 @@ MOST_LEVELS = (
     200  # of lists and objects within each other; Python's own limit, of calls, is reached from 300 on
 )
 _LONG = 300  # digits of an integer that may be beyond all floating-point numbers
-CHAT, RESPONSES = "/chat/completions", "/responses"
+CHAT, EMBEDDINGS, RESPONSES = "/chat/completions", "/embeddings", "/responses"
 
 
 class Gone(Exception):

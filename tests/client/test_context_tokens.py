@@ -36,3 +36,18 @@ def test_a_local_model_has_its_own_context_or_the_one_that_is_asked_for(runtime,
 def test_it_is_refused_where_the_model_is_not_disco_s_to_load(local, says):
     with pytest.raises(ConfigurationError, match=f"context_tokens is for a .*{says}"):
         AsyncDisco(local=local, api_key="k", context_tokens=512)
+
+
+@pytest.mark.parametrize(("option", "value"), [("lora", ["a.gguf"]), ("mmproj", "eyes.gguf")])
+@pytest.mark.parametrize(
+    ("local", "says"),
+    [
+        (None, "pass local="),
+        ("http://127.0.0.1:9/v1#m", "llama-server --lora, --mmproj"),
+        (SimulatedEndpoint("device", SimulatedProfile(), place="device"), "has its own"),
+    ],
+    ids=["none", "a server", "an endpoint"],
+)
+def test_files_beside_a_model_are_refused_there_too(local, says, option, value):
+    with pytest.raises(ConfigurationError, match=f"{option} is for a .*{says}.* leave {option} out"):
+        AsyncDisco(local=local, api_key="k", **{option: value})

@@ -263,3 +263,15 @@ def test_log_probabilities_come_with_a_whole_answer_too(client):
     entries = answer.choices[0].logprobs.content
     assert len(entries) == answer.usage.completion_tokens
     assert all(len(entry.top_logprobs) == 2 and entry.logprob <= 0 for entry in entries)
+
+
+def test_images_and_embeddings_are_refused_by_name_with_what_would_serve_them(client):
+    seen = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]
+    with pytest.raises(openai.BadRequestError, match="mmproj") as raised:
+        ask(client, [{"role": "user", "content": seen}])
+    assert raised.value.param == "messages"
+    with pytest.raises(
+        openai.BadRequestError, match=r"smollm2-135m', is a chat model.*OPENAI_BASE_URL"
+    ) as raised:
+        client.embeddings.create(model="smollm2-135m", input="the sea")
+    assert raised.value.param == "model"

@@ -232,3 +232,13 @@ def test_any_arrangement_of_any_number_of_endpoints_is_planned():
         assert one.plan(features, candidates, {}, **how).starts == starts
     assert one.plan(own, tiers, {}).migrations == {"home": Migration("here", keep_prefill=False)}
     assert one.plan(Features(9), tiers, {}, budget_class="background").fallbacks == ("home", "top")
+
+
+def test_what_an_endpoint_is_known_to_lack_is_not_sent_there_although_it_decides_about_all_else():
+    blind, other = Candidate("blind", "device"), Candidate("other", "device")
+    served, lacks = {"blind": None, "other": None}, {"blind": {"images": "it has no projector"}}
+    assert eligible(Features(10, needs=frozenset({"images"})), (blind, other), served, lacks) == [other]
+    assert eligible(Features(10, needs=frozenset({"tools"})), (blind, other), served, lacks) == [blind, other]
+    with pytest.raises(NoEndpointError, match=r"does not serve images \(it has no projector\)") as refused:
+        eligible(Features(10, needs=frozenset({"images", "tools"})), (blind,), served, lacks)
+    assert refused.value.param == "messages"

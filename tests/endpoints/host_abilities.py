@@ -19,7 +19,8 @@ from servers import smollm2_gguf
 from disco.dispatch.request_features import features_of
 from disco.endpoints.contract import Endpoint
 from disco.endpoints.gguf_header import read_tokens
-from disco.errors import EndpointFailure
+from disco.endpoints.host import HostEndpoint
+from disco.errors import ConfigurationError, EndpointFailure
 from disco.events import Delta, Progress
 from disco.request import Prefix, Request
 from disco.testing.asking import ask, collect, complete, fresh
@@ -70,8 +71,8 @@ def _yes(is_so: bool) -> str:
 
 
 async def _served(endpoint: Endpoint, request: Request, holds: Callable[[list[Delta], Any], bool]) -> str:
-    served = endpoint.capabilities(request.model).features
-    if served is not None and not features_of(request, stream=True).needs <= served:
+    able, needs = endpoint.capabilities(request.model), features_of(request, stream=True).needs
+    if needs & able.lacks.keys() or (able.features is not None and not needs <= able.features):
         return "refused"
     try:
         async with endpoint.open(request) as attempt:
@@ -172,6 +173,27 @@ async def _images(endpoint: Endpoint) -> str:
     parts = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": PIXEL}}]
     request = Request([{"role": "user", "content": parts}], "smollm2-135m", {"max_tokens": 3})
     return await _served(endpoint, request, lambda *_: False)
+
+
+@ability("images, with a projector (`mmproj=`)")
+async def _projector(endpoint: Endpoint) -> str:
+    return _of_host(endpoint, mmproj=smollm2_gguf())
+
+
+@ability("LoRA adapters (`lora=`)")
+async def _lora(endpoint: Endpoint) -> str:
+    return _of_host(endpoint, lora=[smollm2_gguf()])
+
+
+def _of_host(endpoint: Endpoint, **option: Any) -> str:
+    """Return whether a host of disco's takes a file beside its model; `host/test_added_files.py` uses some."""
+    if not isinstance(endpoint, HostEndpoint):
+        return "as it was started"
+    try:
+        HostEndpoint(runtime=endpoint.runtime, **option)
+    except ConfigurationError:
+        return "refused"
+    return "yes"
 
 
 @ability("a hint: `reasoning_effort`")

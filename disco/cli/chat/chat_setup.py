@@ -7,7 +7,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
 from disco.cli.chat.chat_loop import Chat, ChatSettings
@@ -19,6 +19,7 @@ from disco.cli.output_files import check_output
 from disco.cli.shared_options import (
     add_context,
     add_local,
+    add_lora,
     add_preset,
     add_price,
     add_record,
@@ -30,6 +31,7 @@ from disco.client import AsyncDisco, RouteLog
 from disco.client.settings import Budget
 from disco.cost.windows import Period
 from disco.dispatch import available_presets, load_preset
+from disco.endpoints.llamacpp.model.added_files import loras_named
 from disco.endpoints.runtimes import Runtime
 from disco.errors import ConfigurationError
 from disco.session.records.route_record import RouteRecord
@@ -73,6 +75,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_record(parser)
     add_runtime(parser)
     add_context(parser)
+    add_lora(parser)
     parser.set_defaults(run=_chat)
 
 
@@ -87,6 +90,7 @@ async def _chat(screen: Screen, arguments: argparse.Namespace) -> int:
         local=arguments.local,
         runtime=arguments.runtime,
         context_tokens=arguments.context,
+        lora=arguments.lora,
         preset=arguments.preset,
         model=arguments.model,
         price=price,
@@ -106,6 +110,7 @@ async def run_chat(
     model: str | None = None,
     runtime: Runtime = "auto",
     context_tokens: int | None = None,
+    lora: Sequence[str] = (),
     price: tuple[float, float] | None = None,
     budget_usd: float | None = None,
     per: Period | None = None,
@@ -124,6 +129,7 @@ async def run_chat(
         model: the server's model; None: what OPENAI_MODEL names, else gpt-4o-mini.
         runtime: see `AsyncDisco`.
         context_tokens: see `AsyncDisco`.
+        lora: as the option: a file, or "FILE:SCALE".
         price: see `AsyncDisco`.
         budget_usd: the most that servers may charge, USD; None: what the preset says.
         per: the calendar period that this is for; None: any 24 hours.
@@ -162,6 +168,7 @@ async def run_chat(
             local=local,
             runtime=runtime,
             context_tokens=context_tokens,
+            lora=loras_named(lora),
             preset=loaded,
             price=price,
             budget=budget,

@@ -19,6 +19,7 @@ from disco.client.endpoint_catalog.local_servers import is_address, is_loopback
 from disco.client.endpoint_catalog.plugged import as_plugin
 from disco.dispatch import load_preset
 from disco.endpoints.contract import Endpoint
+from disco.endpoints.llamacpp.model.added_files import loras_named
 from disco.endpoints.openai_api.sdk_client import ReusesRequests, forget_environment
 from disco.endpoints.saved_prompts import PromptCache
 from disco.errors import ConfigurationError, DiscoError
@@ -76,7 +77,7 @@ class ClientMaker:
             "redact": redact,
         }
         self._first: Client | None = None
-        self._local: dict[str, Endpoint] = {}
+        self._local: dict[object, Endpoint] = {}
 
     def one(self, tiers: Sequence[Tier | str], backups: Sequence[Backup]) -> Client:
         """Return the only client; its server is the one in the environment.
@@ -91,6 +92,8 @@ class ClientMaker:
             local=local if self._engine is None else self._engine,
             runtime=settings.runtime,
             context_tokens=None if self._engine is not None or local is None else settings.context_tokens,
+            lora=() if self._engine is not None else loras_named(settings.lora),
+            mmproj=settings.mmproj,
             prompt_cache=self._prompt_cache or False,
             preset=settings.preset,
             budget=settings.budget,
@@ -118,7 +121,7 @@ class ClientMaker:
         return NamedModels(models, default=self._settings.default)
 
     def _client(self, name: str, table: ModelTable, servers: Mapping[str, Any]) -> Client:
-        local, more = self._local_of(table.local)
+        local, more = self._local_of(table)
         if local is None and table.base_url is None and not table.tiers:
             raise ConfigurationError(
                 'no model could answer. Add local = "smollm2-135m" (or a GGUF file), or the base_url of a server.'
@@ -137,7 +140,7 @@ class ClientMaker:
         forget_environment(client)
         self._first = self._first or client
         if isinstance(local, str) and client.router.local is not None:
-            self._local[local] = client.router.local
+            self._local[_loaded_as(local, more)] = client.router.local
         return client
 
     def _budget(self, name: str, table: ModelTable) -> Mapping[str, Any] | None:
@@ -153,8 +156,9 @@ class ClientMaker:
         here = {key: value for key, value in budget.items() if key not in ("usd", "server_tokens")}
         return here if "device_tokens" in here else None
 
-    def _local_of(self, given: str | None) -> tuple[str | Endpoint | None, dict[str, Any]]:
+    def _local_of(self, table: ModelTable) -> tuple[str | Endpoint | None, dict[str, Any]]:
         """Return the local model of this name, which may be there already, and how it runs if it is not."""
+        given = table.local
         if self._engine is not None:
             if given not in (None, "none"):
                 raise ConfigurationError(
@@ -165,15 +169,23 @@ class ClientMaker:
         name = given or self._settings.usual_local()
         if name == "none":
             return None, {}
-        if name in self._local:
-            return self._local[name], {}
+        added = self._settings if given is None and not (table.lora or table.mmproj) else table
+        files = {"lora": loras_named(added.lora), "mmproj": added.mmproj}
+        if (loaded := self._local.get(_loaded_as(name, files))) is not None:
+            return loaded, {}
         if is_address(name) or as_plugin(name) is not None:
-            return name, {}
+            return name, files
         return name, {
             "runtime": self._settings.runtime,
             "context_tokens": self._settings.context_tokens,
             "prompt_cache": self._prompt_cache or False,
+            **files,
         }
+
+
+def _loaded_as(local: str, files: Mapping[str, Any]) -> tuple[object, ...]:
+    """Return by what a model is known that is loaded for several tables."""
+    return local, tuple(files.get("lora", ())), files.get("mmproj")
 
 
 def _as_served(on_route: OnRoute, name: str, route: RouteRecord) -> None:

@@ -120,6 +120,7 @@ async def _serve(screen: Screen, arguments: argparse.Namespace) -> None:
     from disco.client import RouteLog  # noqa: PLC0415 - as above
     from disco.endpoints.host import HostEndpoint  # noqa: PLC0415 - as above
     from disco.endpoints.llamacpp.layers.layer_engine import LayerEngine  # noqa: PLC0415 - as above
+    from disco.endpoints.llamacpp.model.added_files import loras_named  # noqa: PLC0415 - as above
     from disco.server import LiveBoard, Metrics, serve  # noqa: PLC0415 - needs the extra
 
     metrics = Metrics(by_model=is_named)
@@ -129,7 +130,9 @@ async def _serve(screen: Screen, arguments: argparse.Namespace) -> None:
     own = (
         None
         if settings.verify is None
-        else HostEndpoint(model=settings.verify, runtime="engine", **_of_slots(settings))
+        else HostEndpoint(
+            model=settings.verify, runtime="engine", lora=loras_named(settings.lora), **_of_slots(settings)
+        )
     )
     engine = None if own is None else own.rounds
     layers = None if settings.layers is None else LayerEngine(settings.layers, **_of_slots(settings))

@@ -72,6 +72,10 @@ def _beside(name: str, info: ValidationInfo) -> str:
     return name if info.context is None else str(info.context / Path(name).expanduser())
 
 
+def _unless_named(name: str, info: ValidationInfo) -> str:
+    return name if name.startswith("hf:") else _beside(name, info)
+
+
 def _model_beside(name: str, info: ValidationInfo) -> str:
     is_file = not name.startswith("hf:") and (name.lower().endswith(".gguf") or _has_folder(name))
     return _beside(name, info) if is_file and not is_address(name) and as_plugin(name) is None else name
@@ -118,6 +122,7 @@ def _address(value: str) -> str:
 
 Name = Annotated[str, Field(min_length=1)]
 FileName = Annotated[Name, AfterValidator(_beside)]
+LoraFile = Annotated[Name, AfterValidator(_unless_named)]
 ModelName = Annotated[Name, AfterValidator(_model_beside)]
 PresetFile = Annotated[Name, AfterValidator(_preset_beside)]
 StateFile = Annotated[Name, AfterValidator(_state_beside)]
@@ -203,6 +208,14 @@ class ModelTable(_Table):
     local: ModelName | None = _told(
         None, "its local model; `none`: it has none", usual="`local` at the top of the file"
     )
+    lora: list[LoraFile] = _told(
+        [],
+        "LoRA adapters of its local model, as at the top of the file; those at the top are for the `local` there",
+    )
+    mmproj: FileName | None = _told(
+        None,
+        "the projector with which its local model sees images; the one at the top is for the `local` there",
+    )
     base_url: Address | None = _told(
         None,
         "the address of its server; without it, it has none. `OPENAI_BASE_URL` and `OPENAI_API_KEY` do not count here",
@@ -252,6 +265,17 @@ class ServeSettings(_Table):
         "auto",
         "what runs the local model: disco's own engine, or llama.cpp's server; auto: the first of these that is "
         "installed; see docs/reference/local-model.md",
+    )
+    lora: list[LoraFile] = _option(
+        [],
+        "a LoRA adapter of the local model: a GGUF file, with how much of it is added to the weights if that is not "
+        "all of it (adapter.gguf:0.5)",
+        metavar="FILE[:SCALE]",
+    )
+    mmproj: FileName | None = _option(
+        None,
+        "the projector with which the local model sees images, a GGUF file; llama-server then runs the model",
+        metavar="FILE",
     )
     preset: PresetFile = _option(
         DEFAULT_PRESET, "a preset's name or file; see docs/start/choose-preset.md", metavar="PRESET"
@@ -505,7 +529,7 @@ def check(settings: ServeSettings, path: Path | None = None) -> None:
             "--verify and --layers cannot be used together: they would wait for each other. Start two servers"
         )
     if verifies:
-        for name in ("local", "runtime"):
+        for name in ("local", "runtime", "mmproj"):
             if name in given:
                 raise ConfigurationError(
                     f"--{name} cannot be used with --verify, whose model is also the local one: leave one out"
@@ -518,7 +542,13 @@ def check(settings: ServeSettings, path: Path | None = None) -> None:
                     "--layers FILE"
                 )
     if settings.usual_local() == "none" and not settings.models:
-        for name, flag in {"runtime": "--runtime", "context_tokens": "--context"}.items():
+        flags = {
+            "runtime": "--runtime",
+            "context_tokens": "--context",
+            "lora": "--lora",
+            "mmproj": "--mmproj",
+        }
+        for name, flag in flags.items():
             if name in given and not (computes and name == "context_tokens"):
                 raise ConfigurationError(
                     f"{flag} is for a local model, but --local none asks for none: leave one of them out"

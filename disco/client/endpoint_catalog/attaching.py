@@ -48,7 +48,7 @@ def attaching(own: HostEndpoint, attach: Attach, *, drafts: bool) -> Endpoint:
         model = served.model
         if drafts and served.program != "engine":
             return False
-        if attach is True and model.name == own.profile_name:
+        if attach is True and model.name == own.full_name:
             return True
         return model.fingerprint == own.fingerprint and (attach is True or has_room(model))
 

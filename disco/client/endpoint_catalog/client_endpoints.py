@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from disco.dispatch import Preset
 from disco.dispatch.eligibility import is_within
 from disco.dispatch.sections import SpeculateSection
 from disco.endpoints.contract import Endpoint
-from disco.endpoints.runtimes import Runtime
+from disco.endpoints.runtimes import LoraChoice, Runtime
 from disco.endpoints.saved_prompts import PromptCache
 from disco.errors import ConfigurationError, DiscoError
 from disco.notices import warn
@@ -50,12 +51,31 @@ class Hosting(NamedTuple):
         attach: whether a running `disco serve` may take its place.
         runtime: what runs it.
         context_tokens: prompt and answer together; None: what its file and the free memory say.
+        lora: adapters that are added to its weights.
+        mmproj: its projector for images.
     """
 
     prompt_cache: PromptCache | None = None
     attach: Attach = False
     runtime: Runtime = "auto"
     context_tokens: int | None = None
+    lora: LoraChoice | Sequence[LoraChoice] = ()
+    mmproj: str | os.PathLike[str] | None = None
+
+    def refuse(self, why: str) -> None:
+        """Refuse what only a model can be given that disco loads.
+
+        Args:
+            why: what the local model is instead, and the remedy, as a sentence without its end.
+
+        Raises:
+            ConfigurationError: some of it was given.
+        """
+        for option in ("lora", "mmproj"):
+            if getattr(self, option) not in (None, (), []):
+                raise ConfigurationError(
+                    f"{option} is for a model that local=... names by its name or file. {why}: leave {option} out."
+                )
 
 
 class ClientEndpoints:
@@ -82,7 +102,12 @@ class ClientEndpoints:
         """Make the endpoints that are not given as objects; see `AsyncDisco` for the arguments."""
         self._owns_local = not isinstance(local, Endpoint)
         if local is None:
-            given = {"prompt_cache": here.prompt_cache, "context_tokens": here.context_tokens}
+            given = {
+                "prompt_cache": here.prompt_cache,
+                "context_tokens": here.context_tokens,
+                "lora": here.lora or None,
+                "mmproj": here.mmproj,
+            }
             for option in (name for name, value in given.items() if value is not None):
                 raise ConfigurationError(
                     f"{option} is for a local model, but none is configured: pass local=..., or leave {option} out."
@@ -328,9 +353,10 @@ def tier_entries(tiers: Sequence[AnyTier], *, first_rank: int) -> tuple[CatalogE
 def _local_endpoint(
     local: str | Path | Endpoint | LocalServer | Plugin, here: Hosting, *, drafts: bool
 ) -> Endpoint:
-    prompt_cache, attach, runtime, context_tokens = here
+    prompt_cache, attach, runtime, context_tokens, lora, mmproj = here
     if isinstance(local, Plugin):
         _refuse_runtime(runtime, "This endpoint is another package's")
+        here.refuse("This endpoint is another package's")
         _refuse_context(context_tokens, "This endpoint is another package's: leave it out")
         if prompt_cache is not None:
             raise ConfigurationError(
@@ -345,6 +371,7 @@ def _local_endpoint(
                 "already. Give prompt_cache to that object: HostEndpoint(prompt_cache=...)."
             )
         _refuse_runtime(runtime, "This local model is an endpoint object already")
+        here.refuse("This local model is an endpoint object already, which has its own")
         _refuse_context(
             context_tokens, "This local model is an endpoint object already: give it to that object"
         )
@@ -358,6 +385,9 @@ def _local_endpoint(
                 "a cache of its own: leave prompt_cache out."
             )
         _refuse_runtime(runtime, "This one runs in a server")
+        here.refuse(
+            "This one runs in a server, which is started with its own (llama-server --lora, --mmproj)"
+        )
         _refuse_context(
             context_tokens,
             "This one runs in a server, which has its own: set it there, or say what it has with "
@@ -365,7 +395,13 @@ def _local_endpoint(
         )
         return local.endpoint()
     own = model_endpoint(
-        local, runtime=runtime, prompt_cache=prompt_cache, drafts=drafts, context_tokens=context_tokens
+        local,
+        runtime=runtime,
+        prompt_cache=prompt_cache,
+        drafts=drafts,
+        context_tokens=context_tokens,
+        lora=lora,
+        mmproj=mmproj,
     )
     return attaching(own, attach, drafts=drafts)
 

@@ -22,7 +22,8 @@ def model_endpoint(
     name: str = "device",
     prompt_cache: PromptCache | None = None,
     drafts: bool = False,
-    **sizes: Any,
+    mmproj: str | os.PathLike[str] | None = None,
+    **more: Any,
 ) -> HostEndpoint:
     """Make the endpoint of a model that this program starts; nothing is loaded.
 
@@ -32,13 +33,18 @@ def model_endpoint(
         name: the endpoint's name in records.
         prompt_cache: of the engine.
         drafts: whether it is to draft for a server that verifies, which only the engine can.
-        sizes: `context_tokens`, `threads`; see the endpoint.
+        mmproj: the projector with which it sees images, which only llama-server uses.
+        more: `context_tokens`, `threads`, `lora`; see the endpoint.
 
     Raises:
         ConfigurationError: llama-server is chosen for what only the engine can do, or an option is out of range.
     """
-    program = chosen_program(runtime)
+    program = chosen_program(runtime, sees=mmproj is not None)
     for given, what in ((prompt_cache is not None, "prompt_cache"), (drafts, "speculate")):
+        if given and mmproj is not None:
+            raise ConfigurationError(
+                f"{what} needs disco's own engine, and mmproj needs llama-server: leave one of the two out."
+            )
         if given and program != "engine":
             raise ConfigurationError(
                 f'{what} needs disco\'s own engine, which is not what runs here: pip install "disco-llm[local]" and '
@@ -46,4 +52,6 @@ def model_endpoint(
             )
     from disco.endpoints.host import HostEndpoint  # noqa: PLC0415 - only if it is used
 
-    return HostEndpoint(model=model, name=name, runtime=program, prompt_cache=prompt_cache, **sizes)
+    return HostEndpoint(
+        model=model, name=name, runtime=program, prompt_cache=prompt_cache, mmproj=mmproj, **more
+    )

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from disco.endpoints.continuation import Continuation
     from disco.endpoints.contract import Endpoint
     from disco.endpoints.redaction import Redact
-    from disco.endpoints.runtimes import Runtime
+    from disco.endpoints.runtimes import LoraChoice, Runtime
     from disco.endpoints.saved_prompts import PromptCache
     from disco.judging import HistoryStore
     from disco.profiles import DeviceProfile, ServerProfile
@@ -209,9 +209,9 @@ class Disco(SyncRouting, OpenAI):
     inside notebooks. Close the client (or use `with`) to stop its answers and free the local model.
 
     Args:
-        local, runtime, context_tokens, preset, policy, continuation, device_profile, server_profile, price, tiers,
-            backups, budget, histories, state, prompt_cache, timeouts, default_options, redact, speculate, power,
-            shadow, attach: as for `AsyncDisco`.
+        local, runtime, context_tokens, lora, mmproj, preset, policy, continuation, device_profile, server_profile,
+            price, tiers, backups, budget, histories, state, prompt_cache, timeouts, default_options, redact,
+            speculate, power, shadow, attach: as for `AsyncDisco`.
         on_route: as for `AsyncDisco`; called in the thread that made the answer.
         api_key, base_url, organization, project, timeout, default_headers, default_query: as for `OpenAI`.
         max_retries: as for `AsyncDisco`.
@@ -228,6 +228,8 @@ class Disco(SyncRouting, OpenAI):
         local: str | os.PathLike[str] | Endpoint | LocalServer | Plugin | None = None,
         runtime: Runtime = "auto",
         context_tokens: int | None = None,
+        lora: LoraChoice | Sequence[LoraChoice] = (),
+        mmproj: str | os.PathLike[str] | None = None,
         preset: PresetChoice = DEFAULT_PRESET,
         policy: PresetChoice | None = None,
         continuation: str | Continuation = "auto",
@@ -264,6 +266,8 @@ class Disco(SyncRouting, OpenAI):
             local=local,
             runtime=runtime,
             context_tokens=context_tokens,
+            lora=lora,
+            mmproj=mmproj,
             preset=preset,
             policy=policy,
             continuation=continuation,

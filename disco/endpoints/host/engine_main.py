@@ -61,6 +61,7 @@ def make_engine(settings: dict[str, Any]) -> EngineEndpoint:
         gpu_layers=settings["gpu_layers"],
         max_queue=settings["max_queue"],
         chat_template=settings["chat_template"],
+        lora=settings["loras"],
         prompt_cache=None if cache is None else PromptCache(**cache),
     )
 

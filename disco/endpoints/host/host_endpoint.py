@@ -37,9 +37,16 @@ from disco.endpoints.host.socket_transport import SocketTransport
 from disco.endpoints.kept_line import KeptLine
 from disco.endpoints.llamacpp.batching.model_fingerprint import named_fingerprint
 from disco.endpoints.llamacpp.batching.round_refusals import REFUSALS
+from disco.endpoints.llamacpp.model.added_files import (
+    find_lora,
+    find_projector,
+    loras_of,
+    marks_of,
+    named_file,
+)
 from disco.endpoints.llamacpp.model.model_files import file_bytes, locate, resolve_model, short_name
 from disco.endpoints.llamacpp.refusals import malformed, refuse_what_is_no_json
-from disco.endpoints.llamacpp.request_params import FEATURES, LACKS
+from disco.endpoints.llamacpp.request_params import FEATURES, lacks
 from disco.endpoints.llamacpp.runtime.speed_benchmark import DecodeRate, Measurement, PrefillTime
 from disco.endpoints.llamacpp.tool_calls.calls_in_text import CallsAttempt, asked_of_server
 from disco.endpoints.local_server import LocalServerEndpoint
@@ -48,7 +55,7 @@ from disco.endpoints.openai_api.api_attempt import ServerAttempt
 from disco.endpoints.openai_api.api_request import ServerRequest
 from disco.endpoints.openai_api.error_mapping import failure_from
 from disco.endpoints.openai_api.http_transport import pieces
-from disco.endpoints.runtimes import Program, Runtime, chosen_program, require
+from disco.endpoints.runtimes import LoraChoice, Program, Runtime, chosen_program, require
 from disco.endpoints.saved_prompts import PromptCache
 from disco.endpoints.usable_cores import usable_cores
 from disco.errors import ConfigurationError, DiscoError, EndpointFailure, FailureKind
@@ -90,6 +97,8 @@ class HostEndpoint(LocalServerEndpoint):
             most 4 (`context_size`).
         max_queue: requests that may wait for the model; further ones are refused.
         chat_template: a Jinja chat template in place of the model's own.
+        lora: LoRA adapters: GGUF files, or pairs of a file and how much of it is added to the weights (1: all).
+        mmproj: with "llama-server": the GGUF file of the projector that lets the model see images.
         hang_s: with "engine": the process is ended when it works and completes no step (a token, or `batch_tokens` of a
             prompt) for so many seconds.
         load_within_s: the process is ended when it has not loaded the model after so many seconds.
@@ -122,6 +131,8 @@ class HostEndpoint(LocalServerEndpoint):
         slots: int | None = None,
         max_queue: int = 256,
         chat_template: str | None = None,
+        lora: LoraChoice | Sequence[LoraChoice] = (),
+        mmproj: str | os.PathLike[str] | None = None,
         hang_s: float = 30.0,
         load_within_s: float = 600.0,
         prompt_cache: bool | str | os.PathLike[str] | PromptCache | None = None,
@@ -133,7 +144,8 @@ class HostEndpoint(LocalServerEndpoint):
         for option, seconds in {"hang_s": hang_s, "load_within_s": load_within_s}.items():
             if not seconds > 0:
                 raise ConfigurationError(f"{option} must be above 0, not {seconds}.")
-        self.runtime: Program = chosen_program(runtime)
+        self.runtime: Program = chosen_program(runtime, sees=mmproj is not None)
+        self._loras, self._mmproj = loras_of(lora), None if mmproj is None else named_file(mmproj)
         self._prompt_cache = PromptCache.of(prompt_cache)
         if self._prompt_cache is not None and self.runtime != "engine":
             raise ConfigurationError(
@@ -189,6 +201,8 @@ class HostEndpoint(LocalServerEndpoint):
         require(self.runtime)
         path = self._path = resolve_model(self._file)
         self._header = header = read_header(path, scalars_only=self._is_engine)
+        loras = [(str(find_lora(lora, header)), lora.scale) for lora in self._loras]
+        mmproj = None if self._mmproj is None else str(find_projector(self._mmproj))
         size = self._size = self._size_now(header)
         cache = self._prompt_cache
         return HostSettings(
@@ -204,6 +218,8 @@ class HostEndpoint(LocalServerEndpoint):
             max_queue=self._max_queue,
             hang_s=self._hang_s,
             prompt_cache=None if cache is None else cache.settings,
+            loras=tuple(loras),
+            mmproj=mmproj,
         )
 
     def _host_changed(self) -> None:
@@ -229,8 +245,8 @@ class HostEndpoint(LocalServerEndpoint):
             announces=True,
             logp=True,
             label_scores=True,
-            features=FEATURES,
-            lacks=LACKS,
+            features=FEATURES | {"images"} if self._sees else FEATURES,
+            lacks=lacks(self.runtime, sees=self._sees),
         )
         if not self._is_engine:
             settings = None if serving is None else serving.settings
@@ -256,6 +272,13 @@ class HostEndpoint(LocalServerEndpoint):
             waiting=max(0, sum(one.is_working for one in self._open_ones) - slots + 1),
         )
 
+    @property
+    def _sees(self) -> bool:
+        about = self.about  # of a host that another program has started
+        return self._mmproj is not None or (
+            about is not None and about.able is not None and "vision" in about.able
+        )
+
     def _expected_context(self) -> int | None:
         if self._given_context is not None:
             return self._given_context
@@ -266,11 +289,17 @@ class HostEndpoint(LocalServerEndpoint):
     def _size_now(self, header: Header) -> ContextSize:
         return context_size(
             header,
-            file_bytes=file_bytes(self._file) or 0,
+            file_bytes=sum(file_bytes(file) or 0 for file in self._files),
             free_bytes=free_bytes(),
             context_tokens=self._given_context,
             slots=self._given_slots,
         )
+
+    @property
+    def _files(self) -> list[str | os.PathLike[str]]:
+        """All that is loaded."""
+        added = [lora.file for lora in self._loras] + ([] if self._mmproj is None else [self._mmproj])
+        return [self._file, *map(Path, added)]
 
     @property
     def least_context_tokens(self) -> int | None:
@@ -306,6 +335,11 @@ class HostEndpoint(LocalServerEndpoint):
         """The name under which `disco profile` stores this model's profile."""
         return short_name(self._file)
 
+    @property
+    def full_name(self) -> str:
+        """The model's name with those of the files that are loaded beside it."""
+        return f"{self.profile_name}{marks_of(self._loras, self._mmproj)}"
+
     @cached_property
     def state_name(self) -> str:
         """The name of this model with these settings in the state file: its speed depends on its file and on them."""
@@ -313,12 +347,12 @@ class HostEndpoint(LocalServerEndpoint):
         size = "" if known is None else f", {known} B"
         layers = "" if self._gpu_layers == -1 else f", {self._gpu_layers} layers on the GPU"
         server = "" if self._is_engine else ", llama-server"
-        return f"{self.profile_name}{size}, {self._threads} threads{layers}{server}"
+        return f"{self.full_name}{size}, {self._threads} threads{layers}{server}"
 
     @cached_property
     def fingerprint(self) -> str | None:
-        """What tells the model's file and chat template from others: `named_fingerprint`."""
-        return named_fingerprint(self._file, self._template)
+        """What tells the model's files and chat template from others: `named_fingerprint`."""
+        return named_fingerprint(self._file, self._template, self._loras, self._mmproj)
 
     @property
     def parameters(self) -> int | None:

@@ -91,6 +91,8 @@ class HostSettings:
         max_queue: requests that may wait in the engine.
         hang_s: how long a step of the engine may take, s.
         prompt_cache: the engine's `PromptCache.settings`; None: no prompt is saved.
+        loras: LoRA adapters: the path of each, and how much of it is added to the weights.
+        mmproj: llama-server's projector for images; None: the model reads text only.
         socket: path of the Unix socket to listen on; None: 127.0.0.1.
         port: of 127.0.0.1; 0: any that is free.
         api_key: the key of its API; None: it checks none.
@@ -107,9 +109,21 @@ class HostSettings:
     max_queue: int = 16
     hang_s: float = 30.0
     prompt_cache: dict[str, Any] | None = None
+    loras: tuple[tuple[str, float], ...] = ()
+    mmproj: str | None = None
     socket: str | None = None
     port: int = 0
     api_key: str | None = field(default=None, repr=False)
+
+
+def _remedy(said: str, settings: HostSettings) -> str:
+    """Return what to do where llama.cpp could not load what it was told to."""
+    if settings.loras and "lora" in said.lower():
+        files = ", ".join(path for path, _ in settings.loras)
+        return f"Name LoRA adapters that were trained on this model ({files} may not be), or leave lora out."
+    if settings.mmproj is not None and re.search("mmproj|multimodal|clip", said):
+        return f"Name the projector that is published beside this model, not {settings.mmproj}, or leave mmproj out."
+    return "Name a chat model that its llama.cpp knows; a smaller one, or a smaller context_tokens, needs less memory."
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,7 +409,9 @@ class HostProcess(Host):
                 said = why.error
                 self._fail(partial(failure_of, said, str(said)))
             else:
-                self._fail(partial(self._not_loaded, self._why_not(code, why, too_late=clock.is_over)))
+                self._fail(
+                    partial(self._not_loaded, self._why_not(code, why, settings, too_late=clock.is_over))
+                )
             return
         is_socket = settings.socket is not None and address.startswith("unix:")
         serving = Serving(
@@ -467,15 +483,14 @@ class HostProcess(Host):
         with suppress(ValueError):
             warn(str(json.loads(line.strip().removeprefix(WARNED))))
 
-    def _why_not(self, code: int, said: str | EndpointFailure, *, too_late: bool) -> str:
+    def _why_not(self, code: int, said: str, settings: HostSettings, *, too_late: bool) -> str:
         """Return in a sentence why the model was not loaded; only a process that was ended comes back by itself."""
+        remedy = _remedy(said, settings)
         said = f" ({said})" if said else ""
         if too_late:
             what = f"was still loading after {self._load_within_s:g} s and was ended."
         elif code == REFUSED:
-            what = f"could not load its model{said}. Name a chat model that its llama.cpp knows; a smaller one, or a "
-            what += "smaller context_tokens, needs less memory."
-            return f"The process of endpoint {self._name!r} {what}"
+            return f"The process of endpoint {self._name!r} could not load its model{said}. {remedy}"
         else:
             what = f"{end_in_words(code)}{said} while it loaded its model."
         sentence = f"The process of endpoint {self._name!r} {what}"

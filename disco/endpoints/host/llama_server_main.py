@@ -31,6 +31,7 @@ OOM_SCORE = "500"  # of 1000: when memory runs out, the system ends this process
 _PR_SET_PDEATHSIG = 1
 _LOOK_S = 1.0  # how often it looks whether its parent is still there
 _ERRORS_ONLY = 1
+_IMAGE_TOKENS = 512  # the batch of llama.cpp's own default, for which its models with images are made
 
 
 def main() -> NoReturn:
@@ -110,6 +111,11 @@ def _params(xllamacpp: Any, settings: dict[str, Any]) -> Any:
     params.n_ctx = settings["context_tokens"] * settings["slots"]
     # It looks between two batches whether its client has left.
     params.n_batch = params.n_ubatch = min(settings["batch_tokens"], settings["context_tokens"])
+    params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(*lora) for lora in settings["loras"]]
+    if settings["mmproj"] is not None:
+        params.mmproj.path = settings["mmproj"]
+        # Some models see an image only where all of its tokens are in one batch.
+        params.n_batch = params.n_ubatch = min(max(params.n_batch, _IMAGE_TOKENS), settings["context_tokens"])
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = settings["threads"]
     params.n_threads_http = settings["slots"] + 4  # each open answer keeps one
     params.n_gpu_layers = settings["gpu_layers"]

@@ -7,7 +7,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final, Literal
 
 import anyio
@@ -25,15 +25,17 @@ from disco.endpoints.llamacpp.batching.model_fingerprint import named_fingerprin
 from disco.endpoints.llamacpp.batching.round_limits import Limits
 from disco.endpoints.llamacpp.drafting.llamacpp_drafter import LlamaCppDrafter
 from disco.endpoints.llamacpp.llamacpp_attempt import STOP_WITHIN_S, LlamaCppAttempt
+from disco.endpoints.llamacpp.model.added_files import loras_of, marks_of
 from disco.endpoints.llamacpp.model.model_files import file_bytes, locate, short_name
 from disco.endpoints.llamacpp.model.sequences import SequenceModel
 from disco.endpoints.llamacpp.output.prompt_sizing import PromptSizing
 from disco.endpoints.llamacpp.output.text_scoring import TextScoring
 from disco.endpoints.llamacpp.prompting.template_messages import plain_messages
-from disco.endpoints.llamacpp.request_params import FEATURES, LACKS
+from disco.endpoints.llamacpp.request_params import FEATURES, lacks
 from disco.endpoints.llamacpp.runtime.job import Job
 from disco.endpoints.llamacpp.runtime.speed_benchmark import Measurement, MeasurementJob
 from disco.endpoints.llamacpp.runtime.thread_mailbox import Mailbox
+from disco.endpoints.runtimes import LoraChoice
 from disco.endpoints.saved_prompts import PromptCache
 from disco.endpoints.usable_cores import usable_cores
 from disco.errors import ConfigurationError, DiscoError, EndpointFailure
@@ -73,6 +75,7 @@ class EngineEndpoint(Endpoint):
             `disco.PromptCache`. These files hold the tokens of prompts and answers (docs/how-to/warm-start.md). A
             request is saved only where it says that it may be (`Request.may_be_saved`), or with
             `PromptCache(private=True)`.
+        lora: LoRA adapters: GGUF files, or pairs of a file and how much of it is added to the weights (1: all).
         limits: what those who ask for answers by rounds may take.
         open_model: opens the model's file; takes what `SequenceModel` takes.
         passed: returns the bytes that passed for all answers so far, where something of the model is elsewhere.
@@ -97,6 +100,7 @@ class EngineEndpoint(Endpoint):
         max_queue: int = 256,
         chat_template: str | None = None,
         prompt_cache: bool | str | os.PathLike[str] | PromptCache | None = None,
+        lora: LoraChoice | Sequence[LoraChoice] = (),
         limits: Limits = Limits(),  # noqa: B008 - frozen
         open_model: Callable[..., BatchModel] = SequenceModel,
         passed: Callable[[], Traffic] = Traffic,
@@ -111,6 +115,7 @@ class EngineEndpoint(Endpoint):
         self._gpu_layers = gpu_layers
         self._template = chat_template
         self._passed = passed
+        self._loras = loras_of(lora)
         self._header: Header | None = None
         self._expected: int | None = None
         self._attempts: weakref.WeakSet[LlamaCppAttempt] = weakref.WeakSet()
@@ -126,7 +131,7 @@ class EngineEndpoint(Endpoint):
             chat_template=chat_template,
             prompt_cache=PromptCache.of(prompt_cache),
             limits=limits,
-            open_model=open_model,
+            open_model=partial(open_model, loras=self._loras) if self._loras else open_model,
         )
         self._drafter = LlamaCppDrafter(self.engine, name=self.name, warm_up=self.warm_up)
 
@@ -136,7 +141,7 @@ class EngineEndpoint(Endpoint):
             continues=True,
             context_tokens=loaded.context_tokens if loaded is not None else self._expected_context(),
             features=FEATURES,
-            lacks=LACKS,
+            lacks=lacks("engine"),
             vocabulary=None if loaded is None else loaded.vocabulary,
             ready=loaded is not None,
             loads=not str(self._model).startswith("hf:"),  # which may first have to be downloaded
@@ -209,12 +214,12 @@ class EngineEndpoint(Endpoint):
         known = file_bytes(self._model)
         size = "" if known is None else f", {known} B"
         layers = "" if self._gpu_layers == _ALL_LAYERS else f", {self._gpu_layers} layers on the GPU"
-        return f"{self.profile_name}{size}, {self._threads} threads{layers}"
+        return f"{self.profile_name}{marks_of(self._loras)}{size}, {self._threads} threads{layers}"
 
     @cached_property
     def fingerprint(self) -> str | None:
-        """What tells the model's file and chat template from others: `named_fingerprint`."""
-        return named_fingerprint(self._model, self._template)
+        """What tells the model's file, chat template and adapters from others: `named_fingerprint`."""
+        return named_fingerprint(self._model, self._template, self._loras)
 
     @property
     def parameters(self) -> int | None:

@@ -16,12 +16,13 @@ from disco.endpoints.llamacpp.constraints import accepted_schema
 from disco.endpoints.llamacpp.json_schema import SchemaError, check_for_llama_server
 from disco.endpoints.llamacpp.refusals import malformed, unserved
 from disco.endpoints.llamacpp.tool_calls.tool_request import Tools, read_tools
+from disco.endpoints.runtimes import Program
 from disco.request import Prefix, Request
 
 __all__ = [
     "FEATURES",
-    "LACKS",
     "Sampling",
+    "lacks",
     "needs_compiling",
     "plain_params",
     "read_params",
@@ -111,12 +112,24 @@ FEATURES: Final = (
 )
 """What a model on this machine serves, as `Capabilities.features` names it."""
 
-LACKS: Final[Mapping[str, str]] = {
+_LACKS: Final[Mapping[str, str]] = {
     "audio": "the model on this machine reads and writes text",
-    "images": "the model on this machine reads text",
     "web_search": "only a server searches the web",
 }
-"""Why it does not serve a feature (`Capabilities.lacks`)."""
+_NO_IMAGES: Final[Mapping[Program, str]] = {
+    "engine": 'disco\'s own engine reads text; runtime="llama-server" with mmproj="mmproj.gguf" sees images',
+    "llama-server": 'the model has no projector for images; mmproj="mmproj.gguf" names one',
+}
+
+
+def lacks(program: Program, *, sees: bool = False) -> Mapping[str, str]:
+    """Return why a model on this machine does not serve a feature (`Capabilities.lacks`).
+
+    Args:
+        program: what runs it.
+        sees: whether it has a projector for images.
+    """
+    return _LACKS if sees else {**_LACKS, "images": _NO_IMAGES[program]}
 
 
 @dataclass(frozen=True, slots=True)

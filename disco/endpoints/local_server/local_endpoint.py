@@ -30,7 +30,12 @@ from disco.endpoints.local_server.server_info import (
     unfit_model,
 )
 from disco.endpoints.local_server.turn_queue import Turns
-from disco.endpoints.local_server.unserved import features_of_server, lacks_of_server, without_what_is_dropped
+from disco.endpoints.local_server.unserved import (
+    features_of_server,
+    lacks_of_server,
+    sees_none,
+    without_what_is_dropped,
+)
 from disco.endpoints.openai_api.api_endpoint import OpenAIEndpoint
 from disco.endpoints.openai_api.error_mapping import failure_from
 from disco.endpoints.openai_api.http_transport import estimated_tokens
@@ -393,6 +398,10 @@ class LocalServerEndpoint(OpenAIEndpoint):
     def _explained(self, failure: EndpointFailure) -> EndpointFailure:
         """Return the failure with a message for the person who runs the server."""
         error = failure.error
+        if (
+            blind := sees_none(error, self.capabilities().lacks.get("images"), endpoint=self.name)
+        ) is not None:
+            return blind
         if type(error) is openai.APIConnectionError and isinstance(error.__cause__, httpx2.ConnectError):
             reason = openai.APIConnectionError(
                 message=f"Nothing answers at {self.where}. Start the server there, or correct its address.",

@@ -55,7 +55,7 @@ class About:
         runs_at: host that the prompts are passed on to; None where none is known.
         file: the model's GGUF file, on the server's machine; None where the server does not report it.
         able: what the model can do, in Ollama's words ("tools", "vision", "thinking", ...); None when unknown. Of
-            llama-server: whether the chat template has a place for tools.
+            llama-server: whether the chat template has a place for tools, and whether the model sees images.
     """
 
     kind: Kind = "other"
@@ -186,7 +186,11 @@ def _llama_server_able(props: Mapping[str, Any]) -> frozenset[str] | None:
     shows = _mapping(props.get("chat_template_caps")).get("supports_tools")
     if shows is None and isinstance(template := props.get("chat_template"), str):  # of an older build
         shows = "tools" in template
-    return None if shows is None else frozenset({"tools"} if shows else ())
+    if shows is None:
+        return None
+    # A build that does not tell may see: it refuses images itself where it does not.
+    sees = _mapping(props.get("modalities")).get("vision") is not False
+    return frozenset(word for word, is_so in {"tools": shows, "vision": sees}.items() if is_so)
 
 
 async def _lm_studio(client: openai.AsyncOpenAI, models: tuple[str, ...] | None, model: str | None) -> About:

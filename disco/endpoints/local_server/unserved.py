@@ -11,13 +11,16 @@ Sources: docs.ollama.com/api/openai-compatibility and ollama's `openai/openai.go
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
+
+import openai
 
 from disco.endpoints.local_server.server_info import About, Kind
 from disco.errors import EndpointFailure, FailureKind, NoEndpointError
 
-__all__ = ["features_of_server", "lacks_of_server", "without_what_is_dropped"]
+__all__ = ["features_of_server", "lacks_of_server", "sees_none", "without_what_is_dropped"]
 
 # Not in here, and dropped: n, logit_bias (Ollama), logprobs (LM Studio), audio, any parameter of other vendors.
 _SERVED: Final[Mapping[Kind, frozenset[str]]] = {
@@ -34,6 +37,17 @@ _STRUCTURES: Final = (
     *("grammar", "guided_choice", "guided_grammar", "guided_json", "guided_regex"),
     *("json_schema", "structured_outputs"),
 )
+_OF_ANY: Final = "its server says that this model sees none; choose a model that does"
+_NO_PROJECTOR: Final = (
+    "this llama-server has no projector for images; start it with --mmproj and that of its model"
+)
+# What servers say of an image that their model cannot see: llama-server, Ollama, LM Studio, vLLM. Some with status 500.
+_SEES_NONE: Final = re.compile(
+    r"image input is not supported|missing data required for image input|not a multimodal model|at most 0 image"
+    r"|(?:does not|doesn't|cannot|can't|not) (?:support|accept|process|see|handle) (?:image|vision)"
+    r"|vision (?:is )?not supported|images? (?:inputs? )?(?:is|are) not supported",
+    re.IGNORECASE,
+)
 _NAMES: Final[Mapping[Kind, str]] = {"ollama": "Ollama", "lmstudio": "LM Studio"}
 
 
@@ -49,6 +63,8 @@ def features_of_server(about: About) -> frozenset[str] | None:
 def lacks_of_server(about: About) -> Mapping[str, str]:
     """Return why the server does not serve a feature, by its name; see `Capabilities.lacks`."""
     served, name = features_of_server(about), _NAMES.get(about.kind)
+    if about.kind == "llama-server" and about.able is not None and "vision" not in about.able:
+        return {"images": _NO_PROJECTOR}
     if served is None or name is None:
         return {}
     dropped = f"{name} drops it without a word; llama-server and vLLM serve it"
@@ -94,6 +110,25 @@ def without_what_is_dropped(params: dict[str, Any], about: About, *, endpoint: s
     elif isinstance(choice, Mapping):
         raise _unserved(endpoint, name, "tool_choice", 'use "auto", "required" or "none"')
     return left
+
+
+def sees_none(error: Exception, why: str | None, *, endpoint: str) -> EndpointFailure | None:
+    """Return the failure of a request with images, where the server's error says that the model sees none.
+
+    Args:
+        error: what the server answered.
+        why: what is known of the reason, with the remedy (`Capabilities.lacks`).
+        endpoint: the endpoint's name, for the message.
+    """
+    if not isinstance(error, openai.APIStatusError) or _SEES_NONE.search(error.message) is None:
+        return None
+    message = (
+        f"Endpoint {endpoint!r} cannot serve images: {why or _OF_ANY}. Or leave images out, or configure "
+        "an endpoint that sees them."
+    )
+    failure = EndpointFailure(FailureKind.UNSERVED, NoEndpointError(message, param="messages"))
+    failure.__cause__ = error
+    return failure
 
 
 def _unserved(endpoint: str, server: str, param: str, remedy: str) -> EndpointFailure:

@@ -19,6 +19,7 @@ from disco.endpoints.llamacpp.constraints import Vocabulary
 from disco.endpoints.llamacpp.layers.device_model import DeviceModel
 from disco.endpoints.llamacpp.layers.layer_files import LayerFile, read_layer_file
 from disco.endpoints.llamacpp.layers.state_model import StateModel, StateRows
+from disco.endpoints.llamacpp.model.added_files import Lora
 from disco.endpoints.llamacpp.model.batch_costs import BatchCosts
 from disco.endpoints.llamacpp.model.sequences import MOST_ROWS, Rows
 from disco.endpoints.llamacpp.model.stop_flag import StopFlag
@@ -70,6 +71,7 @@ class SplitModel:
 
     fills_up = False  # rows that nobody reads would have to be sent
     cuts = True
+    loras: tuple[Lora, ...] = ()
     keeper: PromptKeeper | None = None  # of the middle layers' caches, this machine has nothing to save
 
     def __init__(

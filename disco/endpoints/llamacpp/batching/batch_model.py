@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from disco.endpoints.llamacpp.constraints import Vocabulary
+from disco.endpoints.llamacpp.model.added_files import Lora
 from disco.endpoints.llamacpp.model.batch_costs import BatchCosts
 from disco.endpoints.llamacpp.model.sequences import Rows
 from disco.endpoints.llamacpp.model.stop_flag import StopFlag
@@ -25,6 +26,7 @@ class BatchModel(Protocol):
     """A model for several answers: a `SequenceModel`, or one of which only a part is on this machine."""
 
     path: Path
+    loras: tuple[Lora, ...]
     fills_up: bool
     """Whether one pass needs sequences that are consecutive and have equally many rows (`grouping`)."""
     slots: int

@@ -400,7 +400,7 @@ class Engine:
         except BaseException:
             model.close()
             raise
-        fingerprint = model_fingerprint(path, self._template)
+        fingerprint = model_fingerprint(path, self._template, model.loras)
         self._facts = VerifierFacts(
             self.name,
             model.vocabulary,

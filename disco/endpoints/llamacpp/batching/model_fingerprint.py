@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from disco.endpoints.llamacpp.model.added_files import Lora
 from disco.endpoints.llamacpp.model.model_files import locate
 from disco.errors import DiscoError
 
@@ -17,11 +19,22 @@ _PIECE: Final = 4096
 _HEAD: Final = 65_536  # of a GGUF: its metadata begin here
 
 
-def model_fingerprint(path: str | os.PathLike[str], chat_template: str | None) -> str:
-    """Return a fingerprint of a model file and the chat template in its place: 32 hexadecimal digits.
+def model_fingerprint(
+    path: str | os.PathLike[str],
+    chat_template: str | None,
+    loras: Sequence[Lora] = (),
+    mmproj: str | os.PathLike[str] | None = None,
+) -> str:
+    """Return a fingerprint of a model file and what is beside it: 32 hexadecimal digits.
 
     The file is not read in whole: its size, its beginning, and 64 pieces that are spread over it. A model that was
     trained further or quantised otherwise differs in nearly every piece.
+
+    Args:
+        path: the model's file.
+        chat_template: the one in place of the file's own.
+        loras: adapters; their files are read in the same way.
+        mmproj: a projector's file.
 
     Raises:
         OSError: the file cannot be read.
@@ -35,10 +48,19 @@ def model_fingerprint(path: str | os.PathLike[str], chat_template: str | None) -
         for piece in range(_PIECES):
             file.seek(size * piece // _PIECES)
             found.update(file.read(_PIECE))
+    for lora in loras:
+        found.update(f"lora {lora.scale!r} {model_fingerprint(lora.file, None)}".encode())
+    if mmproj is not None:
+        found.update(f"mmproj {model_fingerprint(mmproj, None)}".encode())
     return found.hexdigest()[:32]
 
 
-def named_fingerprint(model: str | os.PathLike[str], chat_template: str | None) -> str | None:
+def named_fingerprint(
+    model: str | os.PathLike[str],
+    chat_template: str | None,
+    loras: Sequence[Lora] = (),
+    mmproj: str | os.PathLike[str] | None = None,
+) -> str | None:
     """Return what tells the model that `model` names from others; None where its file is not here.
 
     Of `hf:owner/repo/file` it is that name, which means the same file everywhere: to look for the file may ask the
@@ -46,8 +68,8 @@ def named_fingerprint(model: str | os.PathLike[str], chat_template: str | None) 
     """
     text = os.fspath(model)
     if text.startswith("hf:"):
-        return text if chat_template is None else None
+        return text if chat_template is None and not loras and mmproj is None else None
     try:
-        return model_fingerprint(locate(model), chat_template)
+        return model_fingerprint(locate(model), chat_template, loras, mmproj)
     except (DiscoError, OSError):
         return None

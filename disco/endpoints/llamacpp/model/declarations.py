@@ -174,7 +174,7 @@ STRUCTURES: Final[dict[str, type[ctypes.Structure]]] = {
 """The structures by their names in llama.h. Where one has `DEFAULTS`, a function returns it with these values, and all
 other fields are zero."""
 
-_Model = _Context = _Vocab = _Memory = _Sampler = _Tensor = c_void_p
+_Model = _Context = _Vocab = _Memory = _Sampler = _Tensor = _Adapter = c_void_p
 
 FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
     # The result, then the arguments.
@@ -218,6 +218,10 @@ FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
     "llama_state_seq_get_size": (c_size_t, _Context, _SeqId),
     "llama_state_seq_get_data": (c_size_t, _Context, POINTER(c_uint8), c_size_t, _SeqId),
     "llama_state_seq_set_data": (c_size_t, _Context, POINTER(c_uint8), c_size_t, _SeqId),
+    # LoRA adapters; the model frees them
+    "llama_adapter_lora_init": (_Adapter, _Model, c_char_p),
+    "llama_adapter_get_alora_n_invocation_tokens": (c_uint64, _Adapter),
+    "llama_set_adapters_lora": (c_int32, _Context, POINTER(_Adapter), c_size_t, POINTER(c_float)),
     # Computation
     "llama_batch_get_one": (_Batch, POINTER(_Token), c_int32),
     "llama_decode": (c_int32, _Context, _Batch),

@@ -7,6 +7,7 @@ whole process.
 from __future__ import annotations
 
 import ctypes
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ import numpy.typing as npt
 
 from disco.endpoints.context_size import context_size
 from disco.endpoints.free_memory import free_bytes
+from disco.endpoints.llamacpp.model.added_files import Lora, find_lora
 from disco.endpoints.llamacpp.model.batch_costs import BatchCosts
 from disco.endpoints.llamacpp.model.library import forget_errors, load_library, reason, string_length
 from disco.endpoints.llamacpp.model.loading import load_weights
@@ -45,9 +47,11 @@ class NativeModel(ModelTokens):
         slots: how many sequences the context has room for; this class uses the first only.
         parameters: number of weights of the model.
         keeper: saves prompts and takes them back; None: none is saved.
+        loras: adapters that are added to the weights, with the paths of their files.
     """
 
     keeper: PromptKeeper | None = None
+    loras: tuple[Lora, ...] = ()
 
     def __init__(
         self,
@@ -59,6 +63,7 @@ class NativeModel(ModelTokens):
         gpu_layers: int,
         keep_loading: Callable[[], bool],
         slots: int | None = 1,
+        loras: Sequence[Lora] = (),
     ) -> None:
         """Load the model.
 
@@ -70,20 +75,23 @@ class NativeModel(ModelTokens):
             gpu_layers: how many layers go to a GPU, -1 for all, where llama.cpp was built for a GPU.
             keep_loading: called while loading; returning False stops the loading.
             slots: how many sequences, each with room for `context_tokens`; None: what `context_size` gives.
+            loras: adapters to add to the weights.
 
         Raises:
-            LocalModelError: llama.cpp refused the file or could not allocate the memory.
+            LocalModelError: llama.cpp refused a file or could not allocate the memory.
+            ModelFileError: a file is missing or not what it should be.
             ConfigurationError: the model is not a chat model, or was trained with less context.
         """
         began_at = time.perf_counter()
         header = check_model_file(path)
         self.path = path
+        self.loras = tuple(lora._replace(file=str(find_lora(lora, header))) for lora in loras)
         self.vocabulary = header.vocabulary
         self._lib = load_library()
         forget_errors()
         size = context_size(
             header,
-            file_bytes=path.stat().st_size,
+            file_bytes=sum(file.stat().st_size for file in (path, *(Path(lora.file) for lora in self.loras))),
             free_bytes=free_bytes(),
             context_tokens=context_tokens,
             slots=slots,
@@ -130,6 +138,7 @@ class NativeModel(ModelTokens):
                 f"llama.cpp could not make a context of {self.context_tokens:,} tokens for {self.path}: "
                 f"{reason()}. A smaller context_tokens needs less memory."
             )
+        self._add_loras()
         self._memory = lib.llama_get_memory(self._context)
         self._abort = ctypes.cast(string_length(), lib.ggml_abort_callback)
         self._cached: list[int] = []
@@ -140,6 +149,33 @@ class NativeModel(ModelTokens):
         # Loads the pages of the weights and allocates the buffers; the first answer would wait for that.
         self.decode([max(self.bos_token, 0)])
         self.forget()
+
+    def _add_loras(self) -> None:
+        """Add the adapters to the weights, for all sequences; the model frees them."""
+        if not self.loras:
+            return
+        lib, adapters = self._lib, []
+        for lora in self.loras:
+            forget_errors()
+            adapter = lib.llama_adapter_lora_init(self._model, os.fsencode(lora.file))
+            if not adapter:
+                raise LocalModelError(
+                    f"llama.cpp could not add the LoRA adapter {lora.file} to {self.path}: {reason()}. Name an adapter "
+                    "that was trained on this model, or leave lora out."
+                )
+            if lib.llama_adapter_get_alora_n_invocation_tokens(adapter):
+                raise ConfigurationError(
+                    f"{lora.file} is an activated LoRA, which begins at certain tokens of an answer; disco's engine "
+                    'adds an adapter to the whole answer. runtime="llama-server" serves it.'
+                )
+            adapters.append(ctypes.cast(adapter, ctypes.c_void_p))
+        count = len(adapters)
+        whole = ctypes.cast((ctypes.c_void_p * count)(*adapters), lib.llama_set_adapters_lora.argtypes[1])
+        scales = (ctypes.c_float * count)(*(lora.scale for lora in self.loras))
+        if code := lib.llama_set_adapters_lora(self._context, whole, count, scales):
+            raise LocalModelError(
+                f"llama.cpp could not use the LoRA adapters (llama_set_adapters_lora: {code})."
+            )
 
     def _settle(self, params: Any) -> None:
         """Change what else the context is made with."""

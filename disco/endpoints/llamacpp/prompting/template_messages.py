@@ -61,7 +61,11 @@ def _text(message: Mapping[str, Any], endpoint: str) -> str:
     for part in content:
         kind = part.get("type") if isinstance(part, Mapping) else None
         if kind not in ("text", "refusal"):
-            raise unserved(f"Endpoint {endpoint!r} (llama.cpp) reads text only.", "messages")
+            raise unserved(
+                f"Endpoint {endpoint!r} (disco's own engine) reads text only. For images, run the model by "
+                'runtime="llama-server" with mmproj="mmproj.gguf", or configure a server that serves them.',
+                "messages",
+            )
         parts.append(str(part.get(kind, "")))
     return "".join(parts)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from disco.endpoints.llamacpp.batching.model_fingerprint import model_fingerprint
+from disco.endpoints.llamacpp.model.added_files import Lora
 from disco.endpoints.llamacpp.model.library import find_library
 from disco.endpoints.saved_prompts import PromptCache
 from disco.endpoints.saved_prompts.prompt_file import Kind, PromptHead, UnusableFileError
@@ -61,6 +62,7 @@ class _Reuses(Protocol):
 class _Loaded(Protocol):
     path: Path
     context_tokens: int
+    loras: tuple[Lora, ...]
 
 
 @dataclass(slots=True)
@@ -255,5 +257,5 @@ def keeper_of(model: _Loaded, cache: PromptCache | None, warn: Callable[[str], N
     """
     if cache is None:
         return None
-    how = f"{model_fingerprint(model.path, None)} {model.context_tokens} {find_library()}"
+    how = f"{model_fingerprint(model.path, None, model.loras)} {model.context_tokens} {find_library()}"
     return PromptKeeper(cache, hashlib.sha256(how.encode()).digest()[:16], warn)
