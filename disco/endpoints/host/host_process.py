@@ -89,6 +89,8 @@ class HostSettings:
         max_queue: requests that may wait in the engine.
         hang_s: how long a step of the engine may take, s.
         prompt_cache: the engine's `PromptCache.settings`; None: no prompt is saved.
+        split: of a device's part of a model: `server`, the fields of its `LayerServer`, and `options` of
+            `SplitEndpoint`; None: the model is whole. Not in repr, because it has a key.
         socket: path of the Unix socket to listen on; None: 127.0.0.1.
         port: of 127.0.0.1; 0: any that is free.
         api_key: the key of its API; None: it checks none.
@@ -105,6 +107,7 @@ class HostSettings:
     max_queue: int = 16
     hang_s: float = 30.0
     prompt_cache: dict[str, Any] | None = None
+    split: dict[str, Any] | None = field(default=None, repr=False)
     socket: str | None = None
     port: int = 0
     api_key: str | None = field(default=None, repr=False)
@@ -389,9 +392,8 @@ class HostProcess(Host):
         clock.may_rest()
         if address is None:
             code = child.wait()
-            if isinstance(why, EndpointFailure):
-                said = why.error
-                self._fail(partial(failure_of, said, str(said)))
+            if isinstance(why, dict):
+                self._fail(lambda: failure_in(why) or self._not_loaded(str(why.get("message"))))
             else:
                 self._fail(partial(self._not_loaded, self._why_not(code, why, too_late=clock.is_over)))
             return
@@ -422,8 +424,8 @@ class HostProcess(Host):
 
     def _load(
         self, child: subprocess.Popen[bytes], settings: HostSettings
-    ) -> tuple[str | None, str | EndpointFailure]:
-        """Return the host's address, None where it did not come up, and why: its own word, or its first error."""
+    ) -> tuple[str | None, str | dict[str, Any]]:
+        """Return the host's address, None where it did not come up, and why: its own error object, or a first line."""
         assert child.stdin is not None
         assert child.stdout is not None
         why = ""
@@ -437,9 +439,8 @@ class HostProcess(Host):
                 return text.split()[1], why
             if text.startswith(FAILED):
                 with suppress(ValueError):
-                    failure = failure_in(json.loads(text.removeprefix(FAILED)))
-                    if failure is not None:
-                        return None, failure
+                    if isinstance(said := json.loads(text.removeprefix(FAILED)), dict):
+                        return None, said
             elif text.startswith(WARNED):
                 self._warn(text)
             elif not why and (found := _ERROR.match(text)):
@@ -465,7 +466,7 @@ class HostProcess(Host):
         with suppress(ValueError):
             warn(str(json.loads(line.strip().removeprefix(WARNED))))
 
-    def _why_not(self, code: int, said: str | EndpointFailure, *, too_late: bool) -> str:
+    def _why_not(self, code: int, said: str, *, too_late: bool) -> str:
         """Return in a sentence why the model was not loaded; only a process that was ended comes back by itself."""
         said = f" ({said})" if said else ""
         if too_late:
