@@ -81,6 +81,7 @@ _MOST_BYTES: Final = 64 * 2**20
 _LOOK_S: Final = 0.1  # how often usage is told that no event tells
 _BUSY_S: Final = 0.02
 _WANTS: Final = frozenset({"logp", "label_scores", "progress"})
+_NO_USAGE: Final = Usage()
 _NO_TRAFFIC: Final = Traffic()
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True).encode
 
@@ -555,7 +556,7 @@ class _Answer:
 class _Work:
     """What an attempt has done."""
 
-    usage: Usage | None = None
+    usage: Usage = _NO_USAGE
     traffic: Traffic = _NO_TRAFFIC
     speculation: SpeculationReport | None = None
 
