@@ -75,15 +75,29 @@ class Answers:
         return LayerServer(base_url=base_url, api_key=self._key, dtype=dtype, patience_s=60.0)
 
     async def open_split(
-        self, name: str, device: Path, base_url: str, wire: str = "float16", **options: Any
+        self,
+        name: str,
+        device: Path,
+        base_url: str,
+        wire: str = "float16",
+        *,
+        context_tokens: int,
+        **options: Any,
     ) -> None:
         """Open a split endpoint, and measure its link; options as `HostSplit` takes them."""
-        endpoint = HostSplit(device, self._server(base_url, wire), name=name, slots=1, **options)
+        endpoint = HostSplit(
+            device, self._server(base_url, wire), name=name, slots=1, context_tokens=context_tokens, **options
+        )
         self._splits[name] = endpoint
         self._ways[name] = device, options.get("chunks", "makespan"), options.get("reply", "last")
         if device not in self._models:
             self._models[device] = DeviceModel(
-                device, gpu_layers=0, context_tokens=64, threads=1, batch_tokens=1, keep_loading=lambda: True
+                device,
+                gpu_layers=0,
+                context_tokens=context_tokens,
+                threads=1,
+                batch_tokens=1,
+                keep_loading=lambda: True,
             )
         await endpoint.warm_up()
 
