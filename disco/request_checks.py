@@ -358,8 +358,8 @@ def checked_order(
 
     Args:
         body: a `/chat/completions` body without `model` and `stream`.
-        asked: what is asked for beyond the API: `prefix`, `wants`, `classes`, `cap` and `may_be_saved`, or some of
-            them.
+        asked: what is asked for beyond the API: `prefix`, `wants`, `classes`, `cap`, `drafts` and `may_be_saved`, or
+            some of them.
 
     Returns:
         What `Endpoint.open` takes. The request names no model: there is one.
@@ -388,6 +388,7 @@ def checked_order(
         params={name: value for name, value in body.items() if name not in ("messages", "model", "stream")},
         classes=classes,
         cap=whole_number(asked.get("cap")),
+        drafts=whole_number(asked.get("drafts")),
         may_be_saved=bool(asked.get("may_be_saved")),
     )
     return request, checked_prefix(asked.get("prefix") or {}), frozenset(asked.get("wants") or ())
@@ -482,6 +483,7 @@ _ORDER: Mapping[str, Check] = {
     "wants": _strings(_MOST_WANTS),
     "classes": _strings(math.inf),
     "cap": _integer(1),
+    "drafts": _integer(0),
     "may_be_saved": _boolean,
 }
 _SEED = _integer(-(2**63), 2**64 - 1)

@@ -40,7 +40,7 @@ OF_OTHER_KINDS = {
     "llamacpp": {"saved_prompts"},
     "local_server": {"continuation", "openai_api"},
     "openai_api": {"continuation"},
-    "host": {"continuation", "llamacpp", "local_server", "openai_api", "saved_prompts"},
+    "host": {"continuation", "llamacpp", "local_server", "openai_api", "saved_prompts", "split"},
     "redaction": {"continuation", "openai_api"},
     "speculative": {"openai_api"},
     "split": {"llamacpp", "openai_api", "speculative"},

@@ -12,15 +12,18 @@ which a request asks for by having such a field itself. A chunk with no choices 
     {"choices": [], "disco": {"ended": "parked"}}                 `Ended`
     {"error": {"message": "…", "code": "…", "disco": {"kind": "context_length", "type": "ContextLengthError", …}}}
 
-`used` is the attempt's usage so far: prompt, completion and cached tokens.
+Any of them may also say what the attempt has done so far, where that has changed: `used`, its usage (prompt, completion
+and cached tokens; where others did part of it also the tokens of drafts, and each payer's share); `traffic`, the bytes
+that it sent and received; `speculation`, the numbers of a `SpeculationReport`, with the windows that are new.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields, replace
 from typing import Any, Final
 
+import httpx2
 import openai
 
 from disco.errors import (
@@ -34,7 +37,7 @@ from disco.errors import (
     ModelFileError,
     NoEndpointError,
 )
-from disco.events import Delta, DeltaKind, ToolCallDelta, Usage
+from disco.events import Delta, DeltaKind, SpeculationReport, ToolCallDelta, Usage
 from disco.request import Prefix
 
 __all__ = [
@@ -45,6 +48,8 @@ __all__ = [
     "extras_of",
     "failure_in",
     "prefix_fields",
+    "speculation_fields",
+    "speculation_of",
     "status_of",
     "usage_of",
     "used",
@@ -64,6 +69,21 @@ _ERRORS: Final[Mapping[str, Callable[[str], Exception]]] = {
         ),
     )
 }
+# The SDK's, of a server that the host has asked in its turn.
+_OF_STATUS: Final[Mapping[str, type[openai.APIStatusError]]] = {
+    error.__name__: error
+    for error in (
+        openai.APIStatusError,
+        openai.AuthenticationError,
+        openai.BadRequestError,
+        openai.ConflictError,
+        openai.InternalServerError,
+        openai.NotFoundError,
+        openai.PermissionDeniedError,
+        openai.RateLimitError,
+        openai.UnprocessableEntityError,
+    )
+}
 _STATUS: Final = {
     FailureKind.BAD_REQUEST: 400,
     FailureKind.CONTEXT_LENGTH: 400,
@@ -72,6 +92,8 @@ _STATUS: Final = {
     FailureKind.RATE_LIMIT: 429,
     FailureKind.CRASHED: 503,
 }
+
+_NO_REQUEST: Final = httpx2.Request("POST", "disco://host")  # the SDK's errors need one
 
 
 def choice_of(delta: Delta) -> dict[str, Any]:
@@ -141,15 +163,39 @@ def _piece(call: Mapping[str, Any]) -> ToolCallDelta:
     return ToolCallDelta(int(call["index"]), function["arguments"], call.get("id"), function.get("name"))
 
 
-def used(usage: Usage) -> list[int]:
-    """Return the usage of one model's answer."""
-    return [usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens]
+def used(usage: Usage) -> list[Any]:
+    """Return the usage of an answer."""
+    counts: list[Any] = [usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens]
+    if usage.shares or any(usage.drafted):
+        counts += [list(usage.drafted), [[name, used(share)] for name, share in usage.shares]]
+    return counts
 
 
 def usage_of(content: Any) -> Usage:
     """Return the usage that `used` made this of."""
-    prompt, completion, cached = content
-    return Usage(int(prompt), int(completion), int(cached))
+    prompt, completion, cached, *more = content
+    usage = Usage(int(prompt), int(completion), int(cached))
+    if not more:
+        return usage
+    read, written, known = more[0]
+    shares = tuple((str(name), usage_of(share)) for name, share in more[1])
+    return replace(usage, drafted=(int(read), int(written), int(known)), shares=shares)
+
+
+def speculation_fields(report: SpeculationReport, told: int) -> dict[str, Any]:
+    """Return a report whose first `told` windows are known already. Its times are on the sender's clock."""
+    return {**asdict(report), "timed_windows": report.timed_windows[told:]}
+
+
+def speculation_of(content: Mapping[str, Any], earlier: SpeculationReport | None) -> SpeculationReport:
+    """Return the report that `speculation_fields` made this of, with the windows of the one before it."""
+    windows = tuple((int(drafted), int(rounds)) for drafted, rounds in content["windows"])
+    timed = tuple(
+        (float(sent_s), float(judged_s), int(drafted), int(right))
+        for sent_s, judged_s, drafted, right in content["timed_windows"]
+    )
+    before = () if earlier is None else earlier.timed_windows
+    return SpeculationReport(**{**content, "windows": windows, "timed_windows": (*before, *timed)})
 
 
 def prefix_fields(prefix: Prefix) -> dict[str, Any]:
@@ -173,6 +219,8 @@ def error_fields(failure: EndpointFailure) -> dict[str, Any]:
     extras: dict[str, Any] = {"kind": failure.kind.value, "type": type(error).__name__}
     if isinstance(error, NoEndpointError):
         extras["code"] = code
+    if type(error).__name__ in _OF_STATUS and isinstance(error, openai.APIStatusError):
+        extras["status"], extras["body"] = error.status_code, error.body
     for name in ("retry_after_s", "may_retry"):
         if (value := getattr(failure, name)) is not None:
             extras[name] = value
@@ -197,6 +245,13 @@ def failure_in(error: object) -> EndpointFailure | None:
         made: Exception = NoEndpointError(message, code=str(extras.get("code")), param=error.get("param"))
     elif name == ContextLengthError.__name__:
         made = ContextLengthError(message, param=str(error.get("param")))
+    elif name in _OF_STATUS:
+        response = httpx2.Response(int(extras["status"]), request=_NO_REQUEST)
+        made = _OF_STATUS[str(name)](message, response=response, body=extras.get("body"))
+    elif name == openai.APIConnectionError.__name__:
+        made = openai.APIConnectionError(message=message, request=_NO_REQUEST)
+    elif name == openai.APITimeoutError.__name__:
+        made = openai.APITimeoutError(_NO_REQUEST)
     else:
         made = _ERRORS.get(str(name), LocalModelError)(message)
     return EndpointFailure(

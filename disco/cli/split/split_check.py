@@ -18,8 +18,9 @@ from disco.cli.serving.serve_setup import KEY_VARIABLE, callers_key
 from disco.cli.speculation.check import base_url_of, read_prompts
 from disco.cli.speculation.check_report import Pace
 from disco.cli.split.split_check_report import ChunkRow, SplitCheck, Written, chunk_rows
+from disco.endpoints.host.host_split import HostSplit
 from disco.endpoints.split.layer_link import LayerServer
-from disco.endpoints.split.split_endpoint import SplitEndpoint
+from disco.endpoints.split.split_facts import SplitFacts
 from disco.endpoints.split.wire import Dtype
 from disco.errors import ConfigurationError, EndpointFailure, FailureKind
 from disco.events import Ended
@@ -51,11 +52,11 @@ async def run_check(screen: Screen, arguments: argparse.Namespace) -> int:
         screen = Screen(sys.stderr)
     dtype = Dtype.F32 if arguments.wire == "float32" else Dtype.F16
     server = LayerServer(base_url=url, api_key=key, dtype=dtype)
-    endpoint = SplitEndpoint(Path(arguments.device), server, threads=arguments.threads, always=True)
+    endpoint = HostSplit(Path(arguments.device), server, threads=arguments.threads, always=True)
     try:
         with screen.step("Loading the device's part, connecting and measuring"):
-            await endpoint.engine.load()
-        result = await _measure(screen, endpoint, prompts, arguments.tokens)
+            found = await endpoint.measured()
+        result = await _measure(screen, endpoint, found, prompts, arguments.tokens)
     except EndpointFailure as failure:
         raise _explained(failure, url) from failure
     finally:
@@ -67,13 +68,12 @@ async def run_check(screen: Screen, arguments: argparse.Namespace) -> int:
 
 
 async def _measure(
-    screen: Screen, endpoint: SplitEndpoint, prompts: Sequence[str], tokens: int
+    screen: Screen, endpoint: HostSplit, found: SplitFacts, prompts: Sequence[str], tokens: int
 ) -> SplitCheck:
-    model = endpoint.model
-    assert model is not None
-    facts, drafts = model.facts, model.device.file.has_adapter
-    rows: list[ChunkRow] = chunk_rows(model.way, most=model.batch_tokens, context_tokens=model.context_tokens)
-    result = SplitCheck(facts, model.way, rows, drafts)
+    path, drafts = found.path, found.has_adapter
+    context_tokens = endpoint.capabilities().context_tokens or 0
+    rows: list[ChunkRow] = chunk_rows(path, most=found.batch_tokens, context_tokens=context_tokens)
+    result = SplitCheck(found.server, path, rows, drafts)
     await _written(endpoint, prompts[0], _LEAST_TOKENS, drafts=0)  # the first answer is slower than others
     with screen.bar(
         f"{len(prompts)} answers" + (", each with and without drafts" if drafts else "")
@@ -93,7 +93,7 @@ async def _measure(
     return result
 
 
-async def _written(endpoint: SplitEndpoint, prompt: str, tokens: int, *, drafts: int | None) -> Written:
+async def _written(endpoint: HostSplit, prompt: str, tokens: int, *, drafts: int | None) -> Written:
     """Let one answer be written; `drafts` as in `Request`."""
     params = {"temperature": 0.0, "seed": _SEED, "max_tokens": tokens}
     request = Request([{"role": "user", "content": prompt}], endpoint.name, params, drafts=drafts)

@@ -11,7 +11,7 @@ from disco.client.endpoint_catalog.tiers import PRICE_FORM, is_price
 from disco.errors import ConfigurationError, nearest
 
 if TYPE_CHECKING:
-    from disco.endpoints.split.split_endpoint import SplitEndpoint
+    from disco.endpoints.host.host_split import HostSplit
     from disco.rates import PriceChoice
 
 __all__ = ["Split"]
@@ -113,7 +113,7 @@ class Split:
             if type(value) is not int or value < 1:
                 raise ConfigurationError(f"{what}: {option} must be a whole number from 1 on, not {value!r}.")
 
-    def endpoint(self, name: str) -> SplitEndpoint:
+    def endpoint(self, name: str) -> HostSplit:
         """Make the endpoint.
 
         Args:
@@ -123,12 +123,12 @@ class Split:
             ConfigurationError: a package is missing, or there is no such window.
             ModelFileError: a file is missing or not usable, or the two are not of one cut.
         """
-        from disco.endpoints.split.layer_link import LayerServer  # noqa: PLC0415 - only if it is used
-        from disco.endpoints.split.split_endpoint import SplitEndpoint  # noqa: PLC0415 - as above
+        from disco.endpoints.host.host_split import HostSplit  # noqa: PLC0415 - only if it is used
+        from disco.endpoints.split.layer_link import LayerServer  # noqa: PLC0415 - as above
         from disco.endpoints.split.wire import Dtype  # noqa: PLC0415 - as above
 
         dtype = Dtype.F32 if self.wire == "float32" else Dtype.F16
-        return SplitEndpoint(
+        return HostSplit(
             Path(self.device).expanduser(),
             LayerServer(base_url=self.base_url, api_key=self.api_key, dtype=dtype),
             name=name,

@@ -16,10 +16,12 @@
 A request for an answer may have a field `disco`:
 
     {"id": "0f3c…", "mode": "write" | "park" | "follow", "prefix": {"text": …}, "wants": ["logp"], "classes": [],
-     "cap": 64, "may_be_saved": true, "number": 0}
+     "cap": 64, "drafts": null, "may_be_saved": true, "number": 0}
 
 Its chunks then have one, too (`event_coding`). `id` is what the answer is found by while it runs, and `number` that of
 the text that a follower was given last. An answer ends when its client closes the connection.
+
+A split model (`SplitEndpoint`) gives answers, and of the rest nothing; its facts have a field `split` (`SplitFacts`).
 """
 
 from __future__ import annotations
@@ -30,19 +32,20 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from math import ceil
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from starlette.types import Receive, Scope, Send
 
-from disco.endpoints.contract import Attempt
+from disco.endpoints.contract import Attempt, Endpoint
 from disco.endpoints.drafter import Drafting, DraftOrder
 from disco.endpoints.event_coding import (
     choice_of,
     error_fields,
     extras_of,
+    speculation_fields,
     status_of,
     used,
 )
@@ -50,10 +53,23 @@ from disco.endpoints.llamacpp import EngineEndpoint
 from disco.endpoints.llamacpp.batching.round_refusals import RoundRefused
 from disco.endpoints.llamacpp.runtime.job import failure_of
 from disco.errors import EndpointFailure, FailureKind, NoEndpointError
-from disco.events import Delta, DeltaKind, Ended, Parked, Progress, Started, Usage
+from disco.events import (
+    Delta,
+    DeltaKind,
+    Ended,
+    Parked,
+    Progress,
+    SpeculationReport,
+    Started,
+    Traffic,
+    Usage,
+)
 from disco.request import Prefix
 from disco.request_checks import check_host_body, checked_order, checked_prefix
 from disco.speculate.messages import BadMessageError, Round
+
+if TYPE_CHECKING:
+    from disco.endpoints.split.split_endpoint import SplitEndpoint
 
 __all__ = ["EXTENSIONS", "EngineApp"]
 
@@ -65,6 +81,8 @@ _MOST_BYTES: Final = 64 * 2**20
 _LOOK_S: Final = 0.1  # how often usage is told that no event tells
 _BUSY_S: Final = 0.02
 _WANTS: Final = frozenset({"logp", "label_scores", "progress"})
+_NO_USAGE: Final = Usage()
+_NO_TRAFFIC: Final = Traffic()
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True).encode
 
 
@@ -77,14 +95,22 @@ class EngineApp:
 
     Args:
         engine: runs the model, which is loaded.
+        split: gives the answers where that is a split model's; None: the engine.
         key: what callers have to show; None: nothing.
         settings: what the host was told.
 
     Mutable: `_answers` (those that run, by id), `_writing` (their number, with those of other clients), `_draftings`.
     """
 
-    def __init__(self, engine: EngineEndpoint, *, key: str | None, settings: Mapping[str, Any]) -> None:
-        self._engine = engine
+    def __init__(
+        self,
+        engine: EngineEndpoint,
+        *,
+        split: SplitEndpoint | None = None,
+        key: str | None,
+        settings: Mapping[str, Any],
+    ) -> None:
+        self._engine, self._split = engine, split
         self._key = None if key is None else f"Bearer {key}".encode()
         self._settings = settings
         self._name = str(settings["alias"])
@@ -101,6 +127,7 @@ class EngineApp:
     def facts(self) -> dict[str, Any]:
         """Return what the engine is and can do, as JSON values."""
         can = self._engine.capabilities()
+        split = None if self._split is None else self._split.facts()
         return {
             "version": 1,
             "kind": "engine",
@@ -112,8 +139,10 @@ class EngineApp:
             "load_s": can.load_s,
             "answers": self._writing,
             "features": sorted(can.features or ()),
-            "extensions": sorted(EXTENSIONS),
-            "verifier": self._engine.engine.facts().to_json(),
+            "extensions": sorted(EXTENSIONS if self._split is None else ("answers",)),
+            "verifier": self._engine.engine.facts().to_json() if self._split is None else None,
+            "ready": can.ready,
+            "split": None if split is None else split.to_json(),
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -144,21 +173,21 @@ class EngineApp:
             else:
                 await reply.refuse(404, "There is no such path.", "not_found")
             return
-        routes: dict[str, Callable[[Any, _Reply], Awaitable[None]]] = {
-            "/v1/chat/completions": self._answer,
+        routes: dict[str, Callable[[Any, _Reply], Awaitable[None]]] = {"/v1/chat/completions": self._answer}
+        others: dict[str, Callable[[Any, _Reply], Awaitable[None]]] = {
             "/v1/disco/prompt-size": self._prompt_size,
             "/v1/disco/log-probabilities": self._log_probabilities,
             "/v1/disco/measurements": self._measure,
             "/v1/disco/drafts": self._drafting,
             "/v1/disco/rounds": self._round,
         }
+        orders: dict[str, Any] = {"/v1/disco/answers/": self._order}
+        if self._split is None:
+            routes |= others
+            orders |= {"/v1/disco/drafts/": self._draft, "/v1/disco/rounds/": self._release}
         serve = routes.get(path)
         if serve is None:
-            for base, order in (
-                ("/v1/disco/answers/", self._order),
-                ("/v1/disco/drafts/", self._draft),
-                ("/v1/disco/rounds/", self._release),
-            ):
+            for base, order in orders.items():
                 if path.startswith(base):
                     key = path.removeprefix(base)
 
@@ -175,7 +204,7 @@ class EngineApp:
     # Answers
 
     async def _answer(self, body: Mapping[str, Any], reply: _Reply) -> None:
-        answer = _Answer(self._engine, self._name, body)
+        answer = _Answer(self._split or self._engine, self._name, body)
         self._writing += 1
         try:
             if answer.extras is None:
@@ -325,10 +354,10 @@ class _Answer:
     """One answer that is asked for.
 
     Mutable: `_given` (the text that a follower was given last, and its number), `_read` (what the attempt was given),
-    `_is_parked`, `_news` (an event that the order makes), `_paused`.
+    `_is_parked`, `_paused`, `_told` (what the attempt has done, as far as that was told).
     """
 
-    def __init__(self, engine: EngineEndpoint, name: str, body: Mapping[str, Any]) -> None:
+    def __init__(self, model: Endpoint, name: str, body: Mapping[str, Any]) -> None:
         params = dict(body)
         self._streams = bool(params.pop("stream", False))
         options = params.pop("stream_options", None)
@@ -345,10 +374,10 @@ class _Answer:
         self._is_parked = False
         self._paused = False
         self._wants = wants & _WANTS
-        self._attempt: Attempt = engine.open(
+        self._attempt: Attempt = model.open(
             self._request, prefix, wants=self._wants | ({"progress"} if self.extras is not None else set())
         )
-        self._told: list[int] = []
+        self._told = _Work()
         self._reply: _Reply | None = None
         self._head = {
             "id": f"chatcmpl-{self.key or secrets.token_hex(16)}",
@@ -440,7 +469,7 @@ class _Answer:
                         self._paused = not attempt.pause()
             except EndpointFailure as failure:
                 fields = error_fields(failure)
-                fields["disco"]["used"] = used(attempt.usage)
+                fields["disco"] |= self._news()
                 await reply.event({"error": fields})
             group.cancel_scope.cancel()
         await reply.end_events()
@@ -477,17 +506,30 @@ class _Answer:
 
     async def _tell(self, choices: list[Any], extras: dict[str, Any]) -> None:
         assert self._reply is not None
-        usage = used(self._attempt.usage)
-        if usage != self._told:
-            self._told = extras["used"] = usage
-        await self._reply.event({**self._chunk(choices), "disco": extras})
+        await self._reply.event({**self._chunk(choices), "disco": {**extras, **self._news()}})
 
     async def _look(self) -> None:
-        """Tell the usage that no event tells: of tokens that complete no text."""
+        """Tell the work that no event tells: of tokens that complete no text."""
         while True:
             await anyio.sleep(_LOOK_S)
-            if used(self._attempt.usage) != self._told:
-                await self._tell([], {})
+            if (news := self._news()) and self._reply is not None:
+                await self._reply.event({**self._chunk([]), "disco": news})
+
+    def _news(self) -> dict[str, Any]:
+        """Return what the attempt has done, as far as that has changed since it was told."""
+        attempt, told = self._attempt, self._told
+        now = self._told = _Work(attempt.usage, attempt.traffic, attempt.speculation)
+        found: dict[str, Any] = {}
+        if now.usage != told.usage:
+            found["used"] = used(now.usage)
+        if now.traffic != told.traffic:
+            found["traffic"] = [now.traffic.bytes_up, now.traffic.bytes_down]
+        if now.speculation is not None and now.speculation != told.speculation:
+            known = 0 if told.speculation is None else len(told.speculation.timed_windows)
+            # On the clock that all programs of a machine share.
+            common = now.speculation.moved(time.monotonic() - anyio.current_time())
+            found["speculation"] = speculation_fields(common, known)
+        return found
 
     def do(self, order: Mapping[str, Any]) -> bool:
         """Carry out an order; return whether it could be."""
@@ -513,6 +555,15 @@ class _Answer:
             return True
         self._read, self._is_parked = self._given, False
         return self._attempt.extend(prefix)
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What an attempt has done."""
+
+    usage: Usage = _NO_USAGE
+    traffic: Traffic = _NO_TRAFFIC
+    speculation: SpeculationReport | None = None
 
 
 class _Reply:

@@ -1,4 +1,4 @@
-"""The host program "engine": disco's own engine over llama.cpp, for one model.
+"""The host program "engine": disco's own engine over llama.cpp, for one model, which may be cut in two.
 
 The first line of stdin holds its settings as JSON (`HostSettings`), the key of its API among them. Once the model is
 loaded and the API answers, it prints `READY` and its address; what else it prints for the process that started it is in
@@ -15,7 +15,7 @@ import threading
 import warnings
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import anyio
 import anyio.from_thread
@@ -34,9 +34,12 @@ from disco.endpoints.host.llama_server_main import (
 from disco.endpoints.llamacpp import EngineEndpoint
 from disco.endpoints.llamacpp.runtime.job import failure_of
 from disco.endpoints.saved_prompts import PromptCache
-from disco.errors import DiscoWarning
+from disco.errors import DiscoWarning, EndpointFailure
 
-__all__ = ["main", "make_engine"]
+if TYPE_CHECKING:
+    from disco.endpoints.split.split_endpoint import SplitEndpoint
+
+__all__ = ["main", "make_engine", "make_split"]
 
 _BACKLOG: Final = 256
 _KEEP_ALIVE_S: Final = 3600  # its client decides about connections
@@ -66,6 +69,26 @@ def make_engine(settings: dict[str, Any]) -> EngineEndpoint:
     )
 
 
+def make_split(settings: dict[str, Any]) -> SplitEndpoint:
+    """Return the same of a split model."""
+    from disco.endpoints.split.layer_link import LayerServer  # noqa: PLC0415 - most models are whole
+    from disco.endpoints.split.split_endpoint import SplitEndpoint  # noqa: PLC0415 - as above
+    from disco.endpoints.split.wire import Dtype  # noqa: PLC0415 - as above
+
+    server = settings["split"]["server"]
+    return SplitEndpoint(
+        Path(settings["path"]),
+        LayerServer(**{**server, "dtype": Dtype(server["dtype"])}),
+        name=settings["alias"],
+        slots=settings["slots"],
+        context_tokens=settings["context_tokens"],
+        threads=settings["threads"],
+        batch_tokens=settings["batch_tokens"],
+        gpu_layers=settings["gpu_layers"],
+        **settings["split"]["options"],
+    )
+
+
 class _Out:
     """Lines for the process that started this one; from any thread."""
 
@@ -82,15 +105,19 @@ class _Out:
 
 
 async def _serve(settings: dict[str, Any], out: _Out) -> None:
-    engine = make_engine(settings)
     try:
-        await engine.warm_up()
+        split = None if settings["split"] is None else make_split(settings)
+        engine = make_engine(settings) if split is None else split.inner
+        await engine.engine.load()
     except Exception as error:  # noqa: BLE001 - any error must be reported
-        failure = failure_of(error, f"The model of endpoint {settings['alias']!r} could not be loaded")
+        what = f"The model of endpoint {settings['alias']!r} could not be loaded"
+        failure = error if isinstance(error, EndpointFailure) else failure_of(error, what)
         out.say(FAILED, error_fields(failure))
         os._exit(REFUSED)
-    threading.Thread(target=_beat, args=(engine, settings["hang_s"], out), name="beat", daemon=True).start()
-    app = EngineApp(engine, key=settings["api_key"], settings=settings)
+    threading.Thread(
+        target=_beat, args=(split or engine, settings["hang_s"], out), name="beat", daemon=True
+    ).start()
+    app = EngineApp(engine, split=split, key=settings["api_key"], settings=settings)
     config = uvicorn.Config(
         app,
         lifespan="off",
@@ -127,7 +154,7 @@ def _listening(settings: dict[str, Any]) -> tuple[socket.socket, str]:
     return listening, address
 
 
-def _beat(engine: EngineEndpoint, hang_s: float, out: _Out) -> None:
+def _beat(engine: EngineEndpoint | SplitEndpoint, hang_s: float, out: _Out) -> None:
     """Tell now and then whether the engine works, for as long as it comes on."""
     every_s = min(_LONGEST_BEAT_S, hang_s / _BEATS)
     was: tuple[bool, int] = (False, -1)

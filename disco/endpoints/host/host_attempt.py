@@ -11,9 +11,19 @@ import anyio
 
 from disco.endpoints.background_tasks import BackgroundTasks
 from disco.endpoints.contract import PAUSE_HOLD_S, Attempt, Event, seam_behind
-from disco.endpoints.event_coding import delta_of, prefix_fields, usage_of
+from disco.endpoints.event_coding import delta_of, prefix_fields, speculation_of, usage_of
 from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError
-from disco.events import Delta, Ended, Parked, Progress, SeamReport, Started, Usage
+from disco.events import (
+    Delta,
+    Ended,
+    Parked,
+    Progress,
+    SeamReport,
+    SpeculationReport,
+    Started,
+    Traffic,
+    Usage,
+)
 from disco.request import Prefix, Request
 
 __all__ = ["HostAttempt", "Opening"]
@@ -38,6 +48,7 @@ class HostAttempt(Attempt):
         explained: makes the failure that the session sees; may wait a moment for what happened to the host.
         on_close: called once when the attempt has ended, with whether its answer is complete.
         tasks: run what is sent in the background.
+        takes_orders: whether it can park, follow and pause.
     """
 
     # Mutable: everything below the blank line.
@@ -54,7 +65,9 @@ class HostAttempt(Attempt):
         explained: Callable[[EndpointFailure], Awaitable[EndpointFailure]],
         on_close: Callable[[HostAttempt, bool], object],
         tasks: BackgroundTasks,
+        takes_orders: bool = True,
     ) -> None:
+        self._takes_orders = takes_orders
         self._request = request
         self._wants = wants
         self._key = key
@@ -83,6 +96,9 @@ class HostAttempt(Attempt):
         self._is_parked = False
         self._progress: Progress | None = None
         self._used = Usage()
+        self._traffic = Traffic()
+        self._speculation: SpeculationReport | None = None
+        self._clock_s = 0.0  # from the clock that programs share to the event loop's
         self._earlier: list[Usage] = []  # of the requests before the newest
         self._logp: tuple[float, ...] = ()  # that no `Parked` has reported yet
         self._text_chars = 0
@@ -100,9 +116,6 @@ class HostAttempt(Attempt):
             if isinstance(event, Ended):
                 await self._end()
             return event
-        except EndpointFailure as failure:
-            self._stop()
-            raise await self._explained(failure) from failure
         except BaseException:
             self._stop()
             raise
@@ -135,6 +148,7 @@ class HostAttempt(Attempt):
             "wants": sorted(self._wants),
             "classes": list(request.classes),
             "cap": request.cap,
+            "drafts": request.drafts,
             "may_be_saved": request.may_be_saved,
         }
 
@@ -147,7 +161,13 @@ class HostAttempt(Attempt):
             if self._over:
                 raise
             error = IncompleteAnswerError("The host of the model has ended an answer without saying so.")
-            raise EndpointFailure(FailureKind.INCOMPLETE, error) from None
+            raise await self._explained(EndpointFailure(FailureKind.INCOMPLETE, error)) from None
+        except EndpointFailure as failure:
+            body = getattr(failure.error, "body", None)
+            if isinstance(body, Mapping) and isinstance(extras := body.get("disco"), Mapping):
+                self._note_work(extras)
+            self._stop()
+            raise await self._explained(failure) from failure
         if self._over:
             raise StopAsyncIteration
         if not self._known.is_set():
@@ -161,8 +181,7 @@ class HostAttempt(Attempt):
             extras = (chunk.model_extra or {}).get("disco") if chunk is not None else None
             if not isinstance(extras, Mapping):
                 continue
-            if (used := extras.get("used")) is not None:
-                self._used = usage_of(used)
+            self._note_work(extras)
             if chunk.choices:
                 choice = chunk.choices[0].model_dump(exclude_unset=True, warnings=False)
                 deltas.append(delta_of(choice, extras))
@@ -173,6 +192,16 @@ class HostAttempt(Attempt):
             self._note(extras)
         if deltas:
             self._take(deltas)
+
+    def _note_work(self, extras: Mapping[str, Any]) -> None:
+        if (used := extras.get("used")) is not None:
+            self._used = usage_of(used)
+        if (traffic := extras.get("traffic")) is not None:
+            self._traffic = Traffic(*traffic)
+        if (report := extras.get("speculation")) is not None:
+            if self._speculation is None:
+                self._clock_s = anyio.current_time() - time.monotonic()
+            self._speculation = speculation_of(report, self._speculation)
 
     def _take(self, deltas: list[Delta]) -> None:
         self._text_chars += sum(len(delta.text) for delta in deltas)
@@ -246,7 +275,7 @@ class HostAttempt(Attempt):
         return self._turn("follow")
 
     def _turn(self, mode: Mode) -> bool:
-        if self._over:
+        if self._over or not self._takes_orders:
             return False
         self._mode, self._paused_at = mode, None
         self._is_parked = self._is_parked and mode == "follow"
@@ -271,7 +300,7 @@ class HostAttempt(Attempt):
 
     def pause(self) -> bool:
         begun = self._idle is not None
-        if self._over or self._mode != "write" or not begun or self._scores:
+        if not self._takes_orders or self._over or self._mode != "write" or not begun or self._scores:
             return False
         if self._paused_at is None:
             self._paused_at = time.monotonic()
@@ -334,6 +363,15 @@ class HostAttempt(Attempt):
     @property
     def progress(self) -> Progress | None:
         return self._progress
+
+    @property
+    def traffic(self) -> Traffic:
+        """Return the bytes that the host sent for it to another machine, and received."""
+        return self._traffic
+
+    @property
+    def speculation(self) -> SpeculationReport | None:
+        return None if self._speculation is None else self._speculation.moved(self._clock_s)
 
     @property
     def seam(self) -> SeamReport | None:

@@ -106,6 +106,7 @@ class HostEndpoint(LocalServerEndpoint):
             folder, or a `disco.PromptCache`. These files hold the tokens of prompts and answers
             (docs/how-to/warm-start.md). A request is saved only where it says that it may be (`Request.may_be_saved`),
             or with `PromptCache(private=True)`.
+        split: of a device's part of a model: `HostSettings.split`. Then the numbers given are taken as they are.
 
     Attributes:
         runtime: what runs the model.
@@ -136,6 +137,7 @@ class HostEndpoint(LocalServerEndpoint):
         hang_s: float = 30.0,
         load_within_s: float = 600.0,
         prompt_cache: bool | str | os.PathLike[str] | PromptCache | None = None,
+        split: dict[str, Any] | None = None,
     ) -> None:
         numbers = {"context_tokens": context_tokens, "threads": threads, "batch_tokens": batch_tokens}
         for option, value in (numbers | {"slots": slots, "max_queue": max_queue}).items():
@@ -175,6 +177,7 @@ class HostEndpoint(LocalServerEndpoint):
         self._max_queue = max_queue
         self._hang_s = hang_s
         self._template = chat_template
+        self._split = split
         self._header: Header | None = None
         self._path: Path | None = None  # of the model's file, once that was found to be whole
         self._known: Serving | None = None
@@ -203,23 +206,27 @@ class HostEndpoint(LocalServerEndpoint):
         self._header = header = read_header(path, scalars_only=self._is_engine)
         loras = [(str(find_lora(lora, header)), lora.scale) for lora in self._loras]
         mmproj = None if self._mmproj is None else str(find_projector(self._mmproj))
-        size = self._size = self._size_now(header)
+        context_tokens, slots = self._given_context, self._given_slots or 1
+        if self._split is None:
+            size = self._size = self._size_now(header)
+            context_tokens, slots = size.context_tokens, size.slots
         cache = self._prompt_cache
         return HostSettings(
             path=str(path),
             # The engine's messages name the endpoint; llama-server's requests name the model.
             alias=self.name if self._is_engine else short_name(self._file),
-            context_tokens=size.context_tokens,
+            context_tokens=context_tokens,
             threads=self._threads,
             batch_tokens=self._batch_tokens,
             gpu_layers=self._gpu_layers,
-            slots=size.slots,
+            slots=slots,
             chat_template=self._template,
             max_queue=self._max_queue,
             hang_s=self._hang_s,
             prompt_cache=None if cache is None else cache.settings,
             loras=tuple(loras),
             mmproj=mmproj,
+            split=self._split,
         )
 
     def _host_changed(self) -> None:
@@ -433,6 +440,7 @@ class HostEndpoint(LocalServerEndpoint):
             explained=self.explained,
             on_close=self._over,
             tasks=self._tasks,
+            takes_orders=self._split is None,
         )
         self._open_ones.add(attempt)
         return attempt
@@ -441,6 +449,8 @@ class HostEndpoint(LocalServerEndpoint):
         self._open_ones.discard(attempt)
         if finished:
             self._process.answered()
+        elif self._split is not None:
+            self.look_again()  # whether it has lost its link, and so its model
 
     async def _order(self, key: str, order: Mapping[str, Any]) -> None:
         # An answer that has ended meanwhile needs none, and the attempt notices what else happens.

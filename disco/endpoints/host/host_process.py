@@ -93,6 +93,8 @@ class HostSettings:
         prompt_cache: the engine's `PromptCache.settings`; None: no prompt is saved.
         loras: LoRA adapters: the path of each, and how much of it is added to the weights.
         mmproj: llama-server's projector for images; None: the model reads text only.
+        split: of a device's part of a model: `server`, the fields of its `LayerServer`, and `options` of
+            `SplitEndpoint`; None: the model is whole. Not in repr, because it has a key.
         socket: path of the Unix socket to listen on; None: 127.0.0.1.
         port: of 127.0.0.1; 0: any that is free.
         api_key: the key of its API; None: it checks none.
@@ -111,6 +113,7 @@ class HostSettings:
     prompt_cache: dict[str, Any] | None = None
     loras: tuple[tuple[str, float], ...] = ()
     mmproj: str | None = None
+    split: dict[str, Any] | None = field(default=None, repr=False)
     socket: str | None = None
     port: int = 0
     api_key: str | None = field(default=None, repr=False)
@@ -405,9 +408,8 @@ class HostProcess(Host):
         clock.may_rest()
         if address is None:
             code = child.wait()
-            if isinstance(why, EndpointFailure):
-                said = why.error
-                self._fail(partial(failure_of, said, str(said)))
+            if isinstance(why, dict):
+                self._fail(lambda: failure_in(why) or self._not_loaded(str(why.get("message"))))
             else:
                 self._fail(
                     partial(self._not_loaded, self._why_not(code, why, settings, too_late=clock.is_over))
@@ -440,8 +442,8 @@ class HostProcess(Host):
 
     def _load(
         self, child: subprocess.Popen[bytes], settings: HostSettings
-    ) -> tuple[str | None, str | EndpointFailure]:
-        """Return the host's address, None where it did not come up, and why: its own word, or its first error."""
+    ) -> tuple[str | None, str | dict[str, Any]]:
+        """Return the host's address, None where it did not come up, and why: its own error object, or a first line."""
         assert child.stdin is not None
         assert child.stdout is not None
         why = ""
@@ -455,9 +457,8 @@ class HostProcess(Host):
                 return text.split()[1], why
             if text.startswith(FAILED):
                 with suppress(ValueError):
-                    failure = failure_in(json.loads(text.removeprefix(FAILED)))
-                    if failure is not None:
-                        return None, failure
+                    if isinstance(said := json.loads(text.removeprefix(FAILED)), dict):
+                        return None, said
             elif text.startswith(WARNED):
                 self._warn(text)
             elif not why and (found := _ERROR.match(text)):

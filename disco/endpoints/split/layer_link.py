@@ -11,8 +11,8 @@ import importlib.util
 import os
 import secrets
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from socket import SHUT_RDWR, SO_SNDTIMEO, SOL_SOCKET
 from struct import pack
@@ -90,7 +90,10 @@ class LayerServer:
 
 
 class LayerLink:
-    """See the module. Mutable: `_socket`, `_number`, `_up`, `_down`, `_ended`, `_facts`.
+    """See the module. Mutable: `_socket`, `_number`, `_up`, `_down`, `_ended`, `_facts`, `waits`.
+
+    Attributes:
+        waits: whether the thread waits for the network, which has limits of its own.
 
     Args:
         server: where to.
@@ -127,11 +130,25 @@ class LayerLink:
         self._up = self._down = 0
         self._ended = False
         self._facts: LayerFacts | None = None
+        self.waits = False
 
     @property
     def is_open(self) -> bool:
         """Whether there is a connection, as far as is known."""
         return self._socket is not None
+
+    @property
+    def frames(self) -> int:
+        """How many frames of rows were sent."""
+        return self._number
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        self.waits = True
+        try:
+            yield
+        finally:
+            self.waits = False
 
     @property
     def traffic(self) -> Traffic:
@@ -182,17 +199,18 @@ class LayerLink:
 
         key = self._server.api_key
         try:
-            connection = connect(
-                self._address(),
-                additional_headers={} if key is None else {"Authorization": f"Bearer {key}"},
-                compression=None,  # states do not shrink
-                open_timeout=_OPEN_S,
-                close_timeout=1.0,
-                ping_interval=None,  # a ping would wait behind the prompt on a slow uplink
-                max_size=_MOST_REPLY,
-                max_queue=None,  # replies are as many as frames, and a full queue would stop the other direction
-                user_agent_header=None,
-            )
+            with self._waiting():
+                connection = connect(
+                    self._address(),
+                    additional_headers={} if key is None else {"Authorization": f"Bearer {key}"},
+                    compression=None,  # states do not shrink
+                    open_timeout=_OPEN_S,
+                    close_timeout=1.0,
+                    ping_interval=None,  # a ping would wait behind the prompt on a slow uplink
+                    max_size=_MOST_REPLY,
+                    max_queue=None,  # replies are as many as frames, and a full queue would stop the other direction
+                    user_agent_header=None,
+                )
             # Newer versions warn of connections that are no context.
             self._socket = self._closing.enter_context(connection)
         except InvalidStatus as error:
@@ -253,7 +271,8 @@ class LayerLink:
                 self.close()
                 raise LinkLost("it says nothing", silent=True)
             try:
-                data = self._socket.recv(timeout=_LOOK_S)
+                with self._waiting():
+                    data = self._socket.recv(timeout=_LOOK_S)
             except TimeoutError:
                 pass
             except (WebSocketException, OSError) as error:
@@ -312,7 +331,8 @@ class LayerLink:
         if self._socket is None:
             raise LinkLost("closed")
         try:
-            self._socket.send(frame)
+            with self._waiting():
+                self._socket.send(frame)
         except (WebSocketException, OSError) as error:
             self.close()
             raise LinkLost(type(error).__name__) from error

@@ -48,6 +48,10 @@ class SplitDrafter(Drafter):
         model: returns the split model; None while it is not loaded, and once it is closed.
         branches: how many tokens are tried in the place of the last drafted one; 0: nothing is drafted ahead.
         steps: most tokens drafted behind each of them; fewer where a draft is verified sooner, by the paper's (6).
+
+    Attributes:
+        ahead_tokens, ahead_used: tokens that were drafted ahead for all answers that are over, and those of them that
+            were sent.
     """
 
     def __init__(
@@ -56,6 +60,11 @@ class SplitDrafter(Drafter):
         self.name = name
         self._model = model
         self._branches, self._steps = branches, steps
+        self.ahead_tokens = self.ahead_used = 0
+
+    def _over(self, drafting: SplitDrafting) -> None:
+        self.ahead_tokens += drafting.ahead_tokens
+        self.ahead_used += drafting.ahead_used
 
     @property
     def vocabulary(self) -> str | None:
@@ -77,22 +86,34 @@ class SplitDrafter(Drafter):
         if model is None:
             raise _misused("The model that drafts is not loaded.")
         params = choosing_params(sampling, name=self.name)
-        return SplitDrafting(model, params, seed=seed, branches=self._branches, steps=self._steps)
+        return SplitDrafting(
+            model, params, seed=seed, branches=self._branches, steps=self._steps, on_close=self._over
+        )
 
 
 class SplitDrafting(Drafting):
     """One answer's drafts, in a thread of its own.
 
-    Mutable, of the event loop: `_mail`, `_thread`, `_ended`. Under `_wake`: `_orders`, `_closing`, `_stopped_at` (the
-    highest number of an order that was broken off). Of the thread: `_tokens` (prompt, answer and draft), `_sampler`,
+    Mutable, of the event loop: `_mail`, `_thread`, `_ended`, `_is_closed`. Under `_wake`: `_orders`, `_closing`,
+    `_stopped_at` (the highest number of an order that was broken off). Of the thread: `_tokens` (prompt, answer and
+    draft), `_sampler`,
     `_guesses` (what was drafted ahead behind the first `_base` tokens of the sequence), `_others` (tokens that came in
     question in the place of the newest one), `_newest_draft` and `_step_s` (tokens of the newest draft, and the time of
     one that was computed). Counters are read by both.
     """
 
     def __init__(
-        self, model: SplitModel, sampling: Sampling, *, seed: int, branches: int, steps: int
+        self,
+        model: SplitModel,
+        sampling: Sampling,
+        *,
+        seed: int,
+        branches: int,
+        steps: int,
+        on_close: Callable[[SplitDrafting], object],
     ) -> None:
+        self._on_close = on_close
+        self._is_closed = False
         self._model, self._sampling, self._seed = model, sampling, seed
         self._branches, self._steps = branches, steps
         self._mail: Mailbox | None = None
@@ -163,6 +184,9 @@ class SplitDrafting(Drafting):
         if self._mail is not None:
             with anyio.move_on_after(_STOP_WITHIN_S, shield=True):
                 await self._mail.wait_closed()
+        if not self._is_closed:
+            self._is_closed = True
+            self._on_close(self)
 
     # In the thread
 

@@ -6,12 +6,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
-from urllib.parse import urlsplit
 
-from disco.candidate import Reach
 from disco.endpoints.contract import Attempt, Capabilities, Endpoint
 from disco.endpoints.llamacpp import EngineEndpoint
-from disco.endpoints.llamacpp.layers.layer_files import read_layer_file
+from disco.endpoints.llamacpp.layers.layer_files import head_file, read_layer_file
 from disco.endpoints.llamacpp.model.model_files import require_llama_cpp
 from disco.endpoints.speculative.pairing import Pairing
 from disco.endpoints.speculative.rounds_run import Verifier
@@ -19,33 +17,30 @@ from disco.endpoints.speculative.speculative_attempt import SpeculativeAttempt
 from disco.endpoints.split.engine_verifier import EngineVerifier
 from disco.endpoints.split.layer_link import LayerServer
 from disco.endpoints.split.split_drafter import SplitDrafter
-from disco.endpoints.split.split_model import SplitModel, head_file
+from disco.endpoints.split.split_facts import SplitFacts, drafter_name
+from disco.endpoints.split.split_model import SplitModel
 from disco.events import Traffic
 from disco.request import Prefix, Request
 from disco.speculate.chunks import Chunks, Reply
 from disco.speculate.messages import Opening, VerifierFacts
 from disco.speculate.windows.answer_windows import window_for
 
-__all__ = ["DeviceDrafts", "SplitEndpoint"]
+__all__ = ["SplitEndpoint"]
 
 _UNSERVED_WANTS: Final = frozenset({"logp", "label_scores"})
 
 
 class SplitEndpoint(Endpoint):
-    """A model cut in two (`disco split cut`).
+    """A model cut in two (`disco split cut`), in this process: what a host runs. Applications use `HostSplit`.
 
     The answer is written by the engine of a verify server, which runs here: tools, schemas, stop strings and sampling
     are this machine's. Its model's middle layers are elsewhere. Where the device's file has a trained adapter, drafts
     are verified in rounds, as with a verify server; otherwise, or where drafting does not pay, each token is one pass.
 
-    The prompt's tokens do not leave this machine, but states do, from which they can be read back: see
-    docs/concepts/split.md. So the endpoint's place is "server", and a request that must stay here is never sent to it.
-
     Args:
         device_file: the device's part; the head's is beside it.
         server: where the middle layers are.
         name: the endpoint's.
-        reach: "own": the layer server is another machine of the user's; "any": another's.
         slots: answers whose caches are kept at the same time.
         context_tokens, threads, batch_tokens, gpu_layers: of the device's part; see `EngineEndpoint`.
         chunks, reply: see `SplitModel`.
@@ -57,8 +52,8 @@ class SplitEndpoint(Endpoint):
         branches, steps: see `SplitDrafter`.
 
     Attributes:
+        inner: the device's part, as the endpoint that it would be without drafts.
         engine: writes the answers.
-        drafts: who is charged for them.
 
     Raises:
         ConfigurationError: a number is out of range, or a package is missing.
@@ -73,7 +68,6 @@ class SplitEndpoint(Endpoint):
         server: LayerServer,
         *,
         name: str = "split",
-        reach: Reach = "own",
         slots: int = 2,
         context_tokens: int | None = None,
         threads: int = 1,
@@ -91,11 +85,9 @@ class SplitEndpoint(Endpoint):
     ) -> None:
         require_llama_cpp()
         self.name = name
-        self._reach = reach
         self._server = server
         file = read_layer_file(device_file, "device")
-        head_file(file.path, file)  # a missing one is better known now than with the first answer
-        self._weights = file.weights
+        head_file(file)  # a missing one is better known now than with the first answer
         self._model: SplitModel | None = None
         self._before = Traffic()  # that of models before it
         self._ended = False
@@ -108,7 +100,7 @@ class SplitEndpoint(Endpoint):
                 self._model.link.end()
             return self._model
 
-        self._inner = EngineEndpoint(
+        self.inner = EngineEndpoint(
             model=file.path,
             name=name,
             slots=slots,
@@ -119,13 +111,12 @@ class SplitEndpoint(Endpoint):
             open_model=opened,
             passed=self._passed,
         )
-        self.engine = self._inner.engine
+        self.engine = self.inner.engine
         drafts = file.has_adapter and window != 0
-        self.drafts = DeviceDrafts(f"{name}-drafts", lambda: self.model)
-        drafter = SplitDrafter(
-            name=self.drafts.name, model=lambda: self.model, branches=branches, steps=steps
+        self._drafter = SplitDrafter(
+            name=drafter_name(name), model=lambda: self.model, branches=branches, steps=steps
         )
-        self._pairing = Pairing(drafter if drafts else None)
+        self._pairing = Pairing(self._drafter if drafts else None)
         self._window = window_for(
             window if drafts else "optimal",
             most=max_window,
@@ -137,27 +128,12 @@ class SplitEndpoint(Endpoint):
         self._attempts: set[SpeculativeAttempt] = set()
 
     @property
-    def reach(self) -> Reach:
-        return self._reach
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """Return the host and port of the layer server."""
-        parts = urlsplit(self._server.base_url)
-        return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
-
-    @property
-    def flops_per_token(self) -> float | None:
-        """Two FLOPs a weight of the whole model; None where the file does not say how many there are."""
-        return None if self._weights is None else 2.0 * self._weights
-
-    @property
     def model(self) -> SplitModel | None:
         """Return the model; None while it is not loaded, and once it is closed."""
         return None if self._model is None or self._model.closed else self._model
 
     def capabilities(self, model: str | None = None) -> Capabilities:
-        can = self._inner.capabilities(model)
+        can = self.inner.capabilities(model)
         # What an answer by rounds cannot do is left out.
         return Capabilities(
             continues=True,
@@ -187,13 +163,36 @@ class SplitEndpoint(Endpoint):
             always=self._always,
             parallel=1,
             verifier=self._verifier,
-            plain=lambda: self._inner.open(request, prefix, wants=wants),
+            plain=lambda: self.inner.open(request, prefix, wants=wants),
             may_ask_rounds=wants.isdisjoint(_UNSERVED_WANTS),
             on_close=self._attempts.discard,
             prepare=self._load,
         )
         self._attempts.add(attempt)
         return attempt
+
+    def facts(self) -> SplitFacts | None:
+        """Return what is known of the layer server, the link and the device; None while no model is loaded."""
+        model = self.model
+        if model is None:
+            return None
+        return SplitFacts(
+            server=model.facts,
+            path=model.way,
+            batch_tokens=model.batch_tokens,
+            has_adapter=model.device.file.has_adapter,
+            ahead_tokens=self._drafter.ahead_tokens,
+            ahead_used=self._drafter.ahead_used,
+        )
+
+    @property
+    def pulse(self) -> tuple[bool, int]:
+        """As `EngineEndpoint.pulse`, but nothing is computed while the network is waited for, which has its limits."""
+        computes, passes = self.inner.pulse
+        if self._model is None:
+            return computes, passes
+        link = self._model.link
+        return computes and not link.waits, passes + link.frames
 
     async def _load(self) -> None:
         if self.model is None or self._pairing.facts is None:
@@ -218,7 +217,7 @@ class SplitEndpoint(Endpoint):
             DiscoError: a file cannot be loaded.
             EndpointFailure: the layer server cannot be reached, or does not fit.
         """
-        await self._inner.warm_up()
+        await self.inner.warm_up()
 
     async def aclose(self) -> None:
         """Close every open attempt, then free the model and end its thread. Idempotent."""
@@ -228,38 +227,4 @@ class SplitEndpoint(Endpoint):
         self._ended = True
         if self._model is not None:
             self._model.link.end()
-        await self._inner.aclose()
-
-
-class DeviceDrafts(Endpoint):
-    """The device's part of a split model, as the one that is charged for drafts. It answers nothing by itself.
-
-    Args:
-        name: in ledger and records.
-        model: returns the split model; None while it is not loaded.
-    """
-
-    place: Literal["device"] = "device"
-
-    def __init__(self, name: str, model: Callable[[], SplitModel | None]) -> None:
-        self.name = name
-        self._model = model
-
-    @property
-    def flops_per_token(self) -> float | None:
-        """Two FLOPs a weight of the device's part; None while it is not loaded."""
-        model = self._model()
-        return None if model is None else 2.0 * model.device.parameters
-
-    def capabilities(self, model: str | None = None) -> Capabilities:
-        del model
-        return Capabilities()
-
-    def open(
-        self,
-        request: Request,
-        prefix: Prefix = Prefix(),  # noqa: B008 - frozen
-        *,
-        wants: frozenset[str] = frozenset(),
-    ) -> Attempt:
-        raise NotImplementedError("a part of a model answers nothing by itself")
+        await self.inner.aclose()

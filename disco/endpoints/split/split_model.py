@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from disco.endpoints.llamacpp.constraints import Vocabulary
 from disco.endpoints.llamacpp.layers.device_model import DeviceModel
-from disco.endpoints.llamacpp.layers.layer_files import LayerFile, read_layer_file
+from disco.endpoints.llamacpp.layers.layer_files import head_file
 from disco.endpoints.llamacpp.layers.state_model import StateModel, StateRows
 from disco.endpoints.llamacpp.model.added_files import Lora
 from disco.endpoints.llamacpp.model.batch_costs import BatchCosts
@@ -28,18 +28,15 @@ from disco.endpoints.split.exchange import Exchange, Sent
 from disco.endpoints.split.layer_link import LayerLink, LayerServer
 from disco.endpoints.split.link_meter import Answered, LinkMeter, device_curve
 from disco.endpoints.split.wire import HEADER_BYTES, MOST_WANTED
-from disco.errors import ModelFileError
 from disco.speculate.chunks import Chunks, PassTimes, Reply, SplitPath, chunk_of
 from disco.speculate.layer_facts import LayerFacts
 
 if TYPE_CHECKING:
     from disco.endpoints.llamacpp.saving.prompt_keeper import PromptKeeper
 
-__all__ = ["SplitModel", "head_file"]
+__all__ = ["SplitModel"]
 
 _DEPTH: Final = 256  # at which passes are measured: behind few tokens, attention costs nothing yet
-_DEVICE: Final = ".device.gguf"
-_HEAD: Final = ".head.gguf"
 
 
 class SplitModel:
@@ -117,7 +114,7 @@ class SplitModel:
             self.facts: LayerFacts = self._link.facts()
             slots = self.slots = min(slots, self.facts.most_sequences)
             self._head = StateModel(
-                head_file(path, device.file),
+                head_file(device.file),
                 "head",
                 context_tokens=MOST_ROWS * slots,
                 threads=threads,
@@ -324,25 +321,3 @@ class SplitModel:
                 self._head.compute([StateRows(0, 0, rows[at : at + self._head.most_rows])])[0].copy()
             )
         return parts
-
-
-def head_file(device_file: Path, device: LayerFile) -> Path:
-    """Return the head's file beside the device's.
-
-    Raises:
-        ModelFileError: it is not there, not usable, or of another cut.
-    """
-    name = device_file.name
-    if not name.endswith(_DEVICE):
-        raise ModelFileError(
-            f"{device_file} has another name than `disco split cut` gave it, so the head's file beside it cannot be "
-            f"found. Name them NAME{_DEVICE} and NAME{_HEAD}."
-        )
-    path = device_file.with_name(name.removesuffix(_DEVICE) + _HEAD)
-    head = read_layer_file(path, "head")
-    if (head.fingerprint, head.layers) != (device.fingerprint, device.layers):
-        raise ModelFileError(
-            f"{path} and {device_file} were not cut from the same model, or not behind the same layer. Cut the model "
-            "again: both files of one cut are needed."
-        )
-    return path

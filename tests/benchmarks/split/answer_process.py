@@ -19,12 +19,14 @@ from depths import CloudProbe, DeviceProbe
 from helpers.prompt_tokens import prompt_ids
 
 from disco.endpoints.event_coding import delta_of
+from disco.endpoints.host.host_split import HostSplit
 from disco.endpoints.llamacpp.batching.engine import Engine
+from disco.endpoints.llamacpp.layers.device_model import DeviceModel
 from disco.endpoints.split.layer_link import LayerServer
-from disco.endpoints.split.split_endpoint import SplitEndpoint
 from disco.endpoints.split.wire import Dtype
 from disco.events import Ended
 from disco.request import Request
+from disco.speculate.chunks import Chunks, Reply, chunk_of
 from disco.speculate.messages import Opening, Round
 
 __all__ = ["Answers", "serve"]
@@ -55,23 +57,48 @@ async def _serve(connection: Connection, key: str) -> None:
 
 
 class Answers:
-    """Endpoints by name. Mutable: `_splits`, `_wholes`."""
+    """Endpoints by name. A split model is in a host, a process of its own, as an application has it.
+
+    Mutable: `_splits`, `_wholes`, `_ways` (how each split model cuts prompts), `_models` (a device's part by its file,
+    which makes tokens of prompts and computes nothing).
+    """
 
     def __init__(self, key: str) -> None:
         self._key = key
-        self._splits: dict[str, SplitEndpoint] = {}
+        self._splits: dict[str, HostSplit] = {}
         self._wholes: dict[str, Engine] = {}
+        self._ways: dict[str, tuple[Path, Chunks, Reply]] = {}
+        self._models: dict[Path, DeviceModel] = {}
 
     def _server(self, base_url: str, wire: str) -> LayerServer:
         dtype = Dtype.F32 if wire == "float32" else Dtype.F16
         return LayerServer(base_url=base_url, api_key=self._key, dtype=dtype, patience_s=60.0)
 
     async def open_split(
-        self, name: str, device: Path, base_url: str, wire: str = "float16", **options: Any
+        self,
+        name: str,
+        device: Path,
+        base_url: str,
+        wire: str = "float16",
+        *,
+        context_tokens: int,
+        **options: Any,
     ) -> None:
-        """Open a split endpoint, and measure its link; options as `SplitEndpoint` takes them."""
-        endpoint = SplitEndpoint(device, self._server(base_url, wire), name=name, slots=1, **options)
+        """Open a split endpoint, and measure its link; options as `HostSplit` takes them."""
+        endpoint = HostSplit(
+            device, self._server(base_url, wire), name=name, slots=1, context_tokens=context_tokens, **options
+        )
         self._splits[name] = endpoint
+        self._ways[name] = device, options.get("chunks", "makespan"), options.get("reply", "last")
+        if device not in self._models:
+            self._models[device] = DeviceModel(
+                device,
+                gpu_layers=0,
+                context_tokens=context_tokens,
+                threads=1,
+                batch_tokens=1,
+                keep_loading=lambda: True,
+            )
         await endpoint.warm_up()
 
     async def open_whole(self, name: str, path: Path, chunk: int, context_tokens: int) -> None:
@@ -98,31 +125,31 @@ class Answers:
             return await self._ask_whole(self._wholes[name], messages, params)
         endpoint = self._splits[name]
         request = Request(messages, "m", params)
-        model = endpoint.model
-        assert model is not None
-        prompt = len(prompt_ids(model.device, messages, "bench"))
-        chunk = model.reading_batch(prompt)
-        text, end, came = "", "", []
+        device, chunks, reply = self._ways[name]
+        prompt = len(prompt_ids(self._models[device], messages, "bench"))
+        known = await endpoint.measured()
+        chunk = chunk_of(known.path, prompt, chunks, reply=reply, most=known.batch_tokens)
+        text, end, came, ids = "", "", [], []
         began_at = time.perf_counter()
         async with endpoint.open(request) as attempt:
             async for event in attempt:
                 if isinstance(event, Ended):
                     end = event.finish_reason
-                else:
+                elif isinstance(event, list):
                     text += "".join(delta.text for delta in event)
+                    ids += [one for delta in event for one in delta.ids or ()]
                     came.append((time.perf_counter() - began_at, sum(delta.tokens for delta in event)))
-            run = attempt._run
-            assert run is not None
-            drafting, report = run._drafting, attempt.speculation
+            report = attempt.speculation
+        then = await endpoint.measured()
         return {
-            "ids": list(run.rounds.ids),
+            "ids": ids,
             "text": text,
             "finish_reason": end,
             "came": came,
             "prompt_tokens": prompt,
             "chunk": chunk,
             "report": None if report is None else asdict(report),
-            "ahead": [0, 0] if drafting is None else [drafting.ahead_tokens, drafting.ahead_used],
+            "ahead": [then.ahead_tokens - known.ahead_tokens, then.ahead_used - known.ahead_used],
         }
 
     @staticmethod
@@ -147,8 +174,7 @@ class Answers:
 
     async def prompt(self, name: str, tokens: int, number: int) -> list[dict[str, str]]:
         """Return a conversation of exactly so many tokens; those with other numbers share hardly a token with it."""
-        model = self._splits[name].model
-        assert model is not None
+        model = self._models[self._ways[name][0]]
         words = [WORDS[(number * 7 + place * (1 + number % 3)) % len(WORDS)] for place in range(tokens)]
 
         def made(count: int) -> list[dict[str, str]]:
@@ -160,19 +186,17 @@ class Answers:
             middle = (few + many + 1) // 2
             few, many = (
                 (middle, many)
-                if len(prompt_ids(model.device, made(middle), "bench")) <= tokens
+                if len(prompt_ids(model, made(middle), "bench")) <= tokens
                 else (few, middle - 1)
             )
-        found = len(prompt_ids(model.device, made(few), "bench"))
+        found = len(prompt_ids(model, made(few), "bench"))
         if found != tokens:
             raise ValueError(f"no prompt of {tokens} tokens, only of {found}")
         return made(few)
 
     async def prepare_s(self, name: str, messages: list[dict[str, str]]) -> float:
         """Return how long a conversation takes to become tokens."""
-        model = self._splits[name].model
-        assert model is not None
-        return _quickest(partial(prompt_ids, model.device, messages, "bench"), 3)
+        return _quickest(partial(prompt_ids, self._models[self._ways[name][0]], messages, "bench"), 3)
 
     async def measure_device(self, device: Path, tokens: int, context_tokens: int) -> dict[str, Any]:
         """See `DeviceProbe.depth`."""
@@ -190,10 +214,8 @@ class Answers:
 
     async def meter(self, name: str) -> dict[str, Any]:
         """Return what a split endpoint thinks of its link."""
-        model = self._splits[name].model
-        assert model is not None
-        meter = model.meter
-        return {"rtt_s": meter.rtt_s, "up_bps": meter.up_bps, "down_bps": meter.down_bps}
+        path = (await self._splits[name].measured()).path
+        return {"rtt_s": path.rtt_s, "up_bps": path.up_bps, "down_bps": path.down_bps}
 
 
 def _measured(made: Callable[[], Any], tokens: int) -> dict[str, Any]:

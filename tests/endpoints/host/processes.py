@@ -32,3 +32,11 @@ def listens_at(pid: int) -> list[str]:
 def told(pid: int) -> bytes:
     """The command line and the environment of a process."""
     return Path(f"/proc/{pid}/cmdline").read_bytes() + Path(f"/proc/{pid}/environ").read_bytes()
+
+
+def llama_cpp_in(pid: int | str) -> list[str]:
+    """What a process has of llama.cpp in its memory: the library's files, and those of models."""
+    rows = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8").splitlines()
+    files = {row.split(maxsplit=5)[5] for row in rows if len(row.split(maxsplit=5)) == 6}
+    marks = ("llama", "ggml", ".gguf")
+    return sorted(file for file in files if any(mark in file.rpartition("/")[2] for mark in marks))

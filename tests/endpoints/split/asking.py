@@ -53,11 +53,12 @@ async def asked(endpoint, request, attempts: list | None = None) -> Answer:
 
 
 def split_of(
-    tiny, server, *, drafted=False, patience_s=10.0, key=None, dtype=Dtype.F32, **options
-) -> SplitEndpoint:
+    tiny, server, *, drafted=False, patience_s=10.0, key=None, dtype=Dtype.F32, made=SplitEndpoint, **options
+):
+    """A split model in this process; with `made=HostSplit` in a host."""
     given = {"context_tokens": 1024, "branches": 0, "window": 4 if drafted else 0, "always": True, **options}
     where = LayerServer(base_url=server.base_url, api_key=key, dtype=dtype, patience_s=patience_s)
-    return SplitEndpoint(tiny.device if drafted else tiny.undrafted, where, **given)
+    return made(tiny.device if drafted else tiny.undrafted, where, **given)
 
 
 def whole_of(tiny, **options) -> EngineEndpoint:

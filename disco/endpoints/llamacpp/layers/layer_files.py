@@ -11,12 +11,14 @@ from disco.endpoints.gguf_header import Header
 from disco.endpoints.llamacpp.model.model_files import check_model_file
 from disco.errors import ModelFileError
 
-__all__ = ["KEY", "PARTS", "LayerFile", "Part", "cut_files", "read_layer_file"]
+__all__ = ["KEY", "PARTS", "LayerFile", "Part", "cut_files", "head_file", "read_layer_file"]
 
 Part = Literal["device", "cloud", "head"]
 PARTS: Final[tuple[Part, ...]] = ("device", "cloud", "head")
 KEY: Final = "disco.split."
 """What the names of disco's own metadata in a cut file begin with."""
+_DEVICE: Final = ".device.gguf"
+_HEAD: Final = ".head.gguf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,28 @@ def read_layer_file(path: str | os.PathLike[str], part: Part) -> LayerFile:
         return _described(path, part, header)
     except (KeyError, TypeError, ValueError):
         raise ModelFileError(f"{path} does not say how it was cut. Cut the model again.") from None
+
+
+def head_file(device: LayerFile) -> Path:
+    """Return the head's file beside the device's.
+
+    Raises:
+        ModelFileError: it is not there, not usable, or of another cut.
+    """
+    name = device.path.name
+    if not name.endswith(_DEVICE):
+        raise ModelFileError(
+            f"{device.path} has another name than `disco split cut` gave it, so the head's file beside it cannot be "
+            f"found. Name them NAME{_DEVICE} and NAME{_HEAD}."
+        )
+    path = device.path.with_name(name.removesuffix(_DEVICE) + _HEAD)
+    head = read_layer_file(path, "head")
+    if (head.fingerprint, head.layers) != (device.fingerprint, device.layers):
+        raise ModelFileError(
+            f"{path} and {device.path} were not cut from the same model, or not behind the same layer. Cut the model "
+            "again: both files of one cut are needed."
+        )
+    return path
 
 
 def _described(path: Path, part: Part, header: Header) -> LayerFile:
