@@ -49,7 +49,7 @@ async def answers(program: str, phases: tuple[str, ...], count: int, seed: int) 
         trials = []
         try:
             for number in range(count):
-                trial = await lab.trial(phases[number % len(phases)])
+                trial = await lab.struck(phases[number % len(phases)])
                 trials.append(trial)
                 for sentence in trial.wrong:
                     print(f"\n{program}, answer {number}, {trial.phase}: {sentence}", file=sys.stderr)
@@ -93,7 +93,7 @@ def main() -> int:
             bad = Counter(sentence for one in of_phase for sentence in one.wrong)
             struck = sum(one.struck for one in of_phase)
             right = sum(not one.wrong for one in of_phase)
-            is_wrong = is_wrong or bool(bad) or not struck
+            is_wrong = is_wrong or bool(bad) or struck < len(of_phase)
             rows.append(f"| {program} | {phase} | {len(of_phase)} | {struck} | {right} |")
         rows.append(
             f"| {program} | hosts of killed programs | {given.parents} | {given.parents} | {left} left |"

@@ -49,7 +49,7 @@ class Trial:
 
     Attributes:
         phase: what the host was doing.
-        struck: it was killed while it did that; None: the answer was over before.
+        struck: it was killed while it did that; False: the answer was over before.
         wrong: what is wrong with the answer, one sentence each.
     """
 
@@ -92,6 +92,8 @@ class Lab:
         )
 
     async def aclose(self) -> None:
+        if (pid := self.device.process_id) is not None:
+            self.hosts.add(pid)
         await self.device.aclose()
 
     def kill(self) -> None:
@@ -126,10 +128,18 @@ class Lab:
         found.struck = self.struck
         return found
 
+    async def struck(self, phase: str) -> Trial:
+        """Do the same until the host was killed in that phase, or an answer was wrong."""
+        for _ in range(6):
+            found = await self.trial(phase)
+            if found.struck or found.wrong:
+                break
+        return found
+
     # The phases
 
     async def _loading(self) -> list[str]:
-        await self.device.aclose()
+        await self.aclose()
         self.device = self._new_device()
         after_s = self.random.uniform(0.0, 1.0)
         async with self._client("device_only") as (client, witness), anyio.create_task_group() as group:

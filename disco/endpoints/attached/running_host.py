@@ -101,6 +101,9 @@ class RunningHost(Host):
         """See `HostProcess.lost`."""
         return HostGoneError(self._name)
 
+    def hangs(self, serving: Serving) -> None:
+        """Do nothing, as in `aclose`: the next attempt finds out, and leaves it alone."""
+
     async def aclose(self) -> None:
         """Do nothing: it belongs to another program."""
 

@@ -99,8 +99,8 @@ class HostEndpoint(LocalServerEndpoint):
         chat_template: a Jinja chat template in place of the model's own.
         lora: LoRA adapters: GGUF files, or pairs of a file and how much of it is added to the weights (1: all).
         mmproj: with "llama-server": the GGUF file of the projector that lets the model see images.
-        hang_s: with "engine": the process is ended when it works and completes no step (a token, or `batch_tokens` of a
-            prompt) for so many seconds.
+        hang_s: the process is ended when it does not say for so many seconds that it lives, and "engine" also when it
+            works and completes no step (a token, or `batch_tokens` of a prompt).
         load_within_s: the process is ended when it has not loaded the model after so many seconds.
         prompt_cache: with "engine": save what was read of prompts on disk, and take it back after a start: True, a
             folder, or a `disco.PromptCache`. These files hold the tokens of prompts and answers
@@ -183,6 +183,7 @@ class HostEndpoint(LocalServerEndpoint):
         self._known: Serving | None = None
         self.facts: Mapping[str, Any] = {}
         self._tasks = BackgroundTasks()
+        self._is_watching = False
         self._open_ones: set[HostAttempt] = set()
         self.on_host_change: Callable[[], object] | None = None
         self._process: Host = HostProcess(
@@ -630,6 +631,35 @@ class HostEndpoint(LocalServerEndpoint):
         elif serving is not self._known:
             self.facts = await self.ask("/host")
         self._known = serving
+        if not self._is_watching:
+            self._is_watching = True
+            self._tasks.start_soon(self._watch)
+
+    async def _watch(self) -> None:
+        """See to it that a host that hangs is ended, while it is asked for anything, and once more behind that.
+
+        The engine tells itself how it comes on, and is ended where a step takes too long. But a process that is stopped
+        tells nothing, and llama-server never does. Both say at once that they live, however much they compute.
+        """
+        try:
+            silent = 0
+            while (serving := self._process.current) is not None:
+                await anyio.sleep(self._hang_s / 2)
+                health = f"{serving.base_url.removesuffix('/v1')}/health"
+                try:
+                    await self._http.get(health, timeout=self._hang_s / 2)
+                    silent = 0
+                except httpx2.TimeoutException:
+                    silent += 1  # once may be a machine that slept
+                except httpx2.HTTPError:
+                    break  # it has ended
+                if silent > 1:
+                    self._process.hangs(serving)
+                    break
+                if not silent and not self._open_ones and not self._waiting:
+                    break
+        finally:
+            self._is_watching = False
 
     async def explained(self, failure: EndpointFailure) -> EndpointFailure:
         """Return the failure that the session sees; where the host is gone, with what happened to it."""

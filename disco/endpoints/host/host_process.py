@@ -186,6 +186,8 @@ class Host(Protocol):
 
     def lost(self) -> EndpointFailure: ...
 
+    def hangs(self, serving: Serving) -> None: ...
+
     async def aclose(self) -> None: ...
 
 
@@ -197,7 +199,8 @@ class HostProcess(Host):
     Loading goes on when nobody waits for it any more.
 
     Mutable, all under `_lock`: `_current`, `_loading_since`, `_child`, `_waiting` (mailboxes of those who wait for the
-    load), `_wanted` (whether a process should run), `_closing`, `_thread`, `_backoff`.
+    load), `_wanted` (whether a process should run), `_is_hung` (the process was ended for that), `_closing`, `_thread`,
+    `_backoff`.
 
     Attributes:
         current: the host that answers; None while there is none.
@@ -232,6 +235,7 @@ class HostProcess(Host):
         self._waiting: list[Mailbox] = []
         self._wanted = False
         self._closing = False
+        self._is_hung = False
         self._thread: threading.Thread | None = None
         self._backoff = Backoff()
 
@@ -297,6 +301,13 @@ class HostProcess(Host):
         # A little longer, so that a retry does not come too early.
         wait_s = (wait_s or FIRST_S) + 0.05
         return EndpointFailure(FailureKind.CRASHED, LocalModelError(message), retry_after_s=wait_s)
+
+    def hangs(self, serving: Serving) -> None:
+        """End a host that answers nothing any more; it is started again as one that crashed."""
+        with self._lock:
+            if self._current is serving and self._child is not None:
+                self._is_hung = True
+                self._child.kill()
 
     async def aclose(self) -> None:
         """End the process and the thread; a host that saves prompts may do so first. Idempotent."""
@@ -396,7 +407,7 @@ class HostProcess(Host):
             **apart,
         )
         with self._lock:
-            self._child = child
+            self._child, self._is_hung = child, False
             if self._closing:
                 child.kill()
         return child
@@ -430,7 +441,7 @@ class HostProcess(Host):
         self._tell(lambda: serving)
         excerpt = self._listen(child, settings.hang_s, clock)
         what = end_in_words(child.wait())
-        if clock.is_over:
+        if clock.is_over or self._is_hung:
             what = f"made no progress for {settings.hang_s:g} s and was ended"
         with self._lock:
             self._current = None
