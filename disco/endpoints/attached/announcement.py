@@ -132,11 +132,12 @@ def serve_folder() -> Path | None:
 
 
 def announce(announcement: Announcement, folder: Path) -> Path | None:
-    """Write the announcement into the folder, over the server's former one; return its file.
+    """Write the announcement into the folder; return its file.
 
     A folder that cannot be used costs a warning.
     """
-    file = folder / f"{announcement.serve_port}-{announcement.serve_pid}.json"
+    # Named after the host: who removes the file of one that has ended must not meet the next one's.
+    file = folder / f"{announcement.serve_port}-{announcement.pid}.json"
     try:
         _prepare(folder)
         draft = file.with_suffix(f".{secrets.token_hex(4)}")

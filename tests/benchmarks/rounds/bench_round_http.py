@@ -28,11 +28,12 @@ import anyio
 from fake_engine import FakeEngine
 from disco import AsyncDisco
 from disco.server import Metrics, serve
-from disco.endpoints.llamacpp import EngineEndpoint
+from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
+from disco.endpoints.simulation.simulated_script import SimulatedProfile
 
 async def main():
     engine = FakeEngine()
-    async with AsyncDisco(local=EngineEndpoint(engine, name="fake"), preset="private") as client:
+    async with AsyncDisco(local=SimulatedEndpoint("fake", SimulatedProfile(), place="device"), preset="private") as client:
         ready = lambda url: print(url, flush=True)
         await serve(client, port=0, key="k" * 20, metrics=Metrics(), verifier=engine, on_ready=ready)
 
