@@ -191,7 +191,10 @@ async def carries_on(llama_server, device, number, why):
                 pid = device.process_id
                 os.kill(pid, number)
     route = stream.route
-    assert [one.failure for one in route.attempts] == ["crashed", None]
+    failure, none = [one.failure for one in route.attempts]
+    # On a busy machine the session may find the silence too long before the supervisor does.
+    assert failure == "crashed" or (number == signal.SIGSTOP and failure == "stalled")
+    assert none is None
     assert (route.seamless, route.finish_reason) == (True, "length")
     first, last = route.segments
     assert (first.endpoint, last.endpoint, last.end_char) == ("device", "server", len(text))

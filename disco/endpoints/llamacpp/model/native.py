@@ -85,7 +85,7 @@ class NativeModel(ModelTokens):
         began_at = time.perf_counter()
         header = check_model_file(path)
         self.path = path
-        self.loras = tuple(lora._replace(file=str(find_lora(lora, header))) for lora in loras)
+        self.loras = tuple(Lora(str(find_lora(lora, header)), lora.scale) for lora in loras)
         self.vocabulary = header.vocabulary
         self._lib = load_library()
         forget_errors()

@@ -217,6 +217,7 @@ class EngineModel(FakeModel):
 
     bos_text = eos_text = ""
     bos_token = 1
+    loras = ()
     template = "{{ messages }}"
     on_compute = staticmethod(lambda: None)
 
