@@ -32,8 +32,8 @@ from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
 
 async def main():
-    engine = FakeEngine()
-    async with AsyncDisco(local=SimulatedEndpoint("fake", SimulatedProfile(), place="device"), preset="private") as client:
+    engine, local = FakeEngine(), SimulatedEndpoint("fake", SimulatedProfile(), place="device")
+    async with AsyncDisco(local=local, preset="private") as client:
         ready = lambda url: print(url, flush=True)
         await serve(client, port=0, key="k" * 20, metrics=Metrics(), verifier=engine, on_ready=ready)
 
