@@ -631,7 +631,7 @@ class HostEndpoint(LocalServerEndpoint):
         elif serving is not self._known:
             self.facts = await self.ask("/host")
         self._known = serving
-        if not self._is_watching:
+        if self._tasks.is_open and not self._is_watching:
             self._is_watching = True
             self._tasks.start_soon(self._watch)
 
