@@ -50,7 +50,8 @@ def test_the_wheel_of_checkout_and_source_archive_is_the_package_its_data_and_it
     monkeypatch.chdir(ROOT)
     wheel = tmp_path / hatchling_build.build_wheel(str(tmp_path))
     with tarfile.open(tmp_path / hatchling_build.build_sdist(str(tmp_path))) as tar:
-        tar.extractall(tmp_path, filter="data")
+        # Python before 3.11.4 knows no filters.
+        tar.extractall(tmp_path, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     (top,) = (path for path in tmp_path.iterdir() if path.is_dir())
     for name in ("README.md", "CHANGELOG.md", "LICENSE", "Makefile", "tests/conftest.py", "policies", "docs"):
         assert (top / name).exists()

@@ -8,10 +8,11 @@ from contextlib import AsyncExitStack
 import anyio
 import openai
 
+from disco.candidate import PromptSize
 from disco.endpoints.contract import Endpoint
 from disco.errors import EndpointFailure, FailureKind
 from disco.events import Progress, Started, Usage
-from disco.request import Prefix
+from disco.request import Prefix, Request
 from disco.testing.asking import (
     ask,
     collect,
@@ -219,15 +220,25 @@ async def progress_is_reported_to_those_who_want_it(subject: Subject, endpoint: 
             assert attempt.usage.cached_tokens == told[0].tokens_done
 
 
+async def _counted(endpoint: Endpoint, request: Request) -> PromptSize | None:
+    """Ask again for a while: an engine that still ends another answer does not count."""
+    for _ in range(50):
+        size = await endpoint.prompt_size(request, 5.0)
+        if size is not None or not endpoint.capabilities().follows:
+            break
+        await anyio.sleep(0.02)
+    return size
+
+
 async def a_prompts_size_is_what_an_attempt_then_reports(subject: Subject, endpoint: Endpoint) -> None:
     """By endpoints that count prompts without reading them."""
     await complete(endpoint, fresh(2, max_tokens=2))
     request = fresh(30, max_tokens=2)
-    size = await endpoint.prompt_size(request, 5.0)
+    size = await _counted(endpoint, request)
     knows_its_cache = endpoint.capabilities().follows  # our engine
     assert size is not None or not knows_its_cache
     *_, attempt = await complete(endpoint, request)
-    again = await endpoint.prompt_size(request, 5.0)
+    again = await _counted(endpoint, request)
     if size is None or again is None:
         assert size == again
         return

@@ -49,7 +49,7 @@ async def answers(program: str, phases: tuple[str, ...], count: int, seed: int) 
         trials = []
         try:
             for number in range(count):
-                trial = await lab.struck(phases[number % len(phases)])
+                trial = await lab.until_struck(phases[number % len(phases)])
                 trials.append(trial)
                 for sentence in trial.wrong:
                     print(f"\n{program}, answer {number}, {trial.phase}: {sentence}", file=sys.stderr)

@@ -128,7 +128,7 @@ class Lab:
         found.struck = self.struck
         return found
 
-    async def struck(self, phase: str) -> Trial:
+    async def until_struck(self, phase: str) -> Trial:
         """Do the same until the host was killed in that phase, or an answer was wrong."""
         for _ in range(6):
             found = await self.trial(phase)

@@ -37,7 +37,7 @@ async def test_every_answer_is_complete_and_exact(program, server):
         verifier = stack.enter_context(verify_server()) if "drafting" in phases else None
         lab = Lab(server, verifier, program, seed=1)
         try:
-            trials = [await lab.struck(phase) for phase in phases]
+            trials = [await lab.until_struck(phase) for phase in phases]
         finally:
             await lab.aclose()
     assert {one.phase: one.wrong for one in trials} == {phase: [] for phase in phases}
