@@ -14,25 +14,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 
 import anyio
 import helpers.tests_path  # noqa: F401
+from endpoints.host.processes import is_alive
 from faults.host_kills import OF_LLAMA_SERVER, PHASES, Lab, Trial, verify_server
 from helpers.measuring import options
 from servers import model_server
 
 PARENT = Path(__file__).parents[1] / "endpoints/host/parent.py"
 ENDS_WITHIN_S = 20.0
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
 
 
 def hosts_left(pids: set[int]) -> int:
@@ -90,10 +82,9 @@ def main() -> int:
         is_wrong = is_wrong or left > 0
         for phase in phases:
             of_phase = [one for one in trials if one.phase == phase]
-            bad = Counter(sentence for one in of_phase for sentence in one.wrong)
             struck = sum(one.struck for one in of_phase)
             right = sum(not one.wrong for one in of_phase)
-            is_wrong = is_wrong or bool(bad) or struck < len(of_phase)
+            is_wrong = is_wrong or right < len(of_phase) or struck < len(of_phase)
             rows.append(f"| {program} | {phase} | {len(of_phase)} | {struck} | {right} |")
         rows.append(
             f"| {program} | hosts of killed programs | {given.parents} | {given.parents} | {left} left |"

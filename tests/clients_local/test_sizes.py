@@ -5,60 +5,21 @@ An unmodified `openai` client, and `disco serve` as a process with the real mode
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import openai
 import pytest
 
+from tests.clients_local.serving import local_client
+
 pytestmark = pytest.mark.real
 
-ROOT = Path(__file__).parents[2]
-COMMAND = [
-    sys.executable,
-    "-c",
-    "import sys; from disco.cli import main; sys.exit(main())",
-    "serve",
-    "--port",
-    "0",
-]
 CONTEXT = 512  # tokens; the model was trained for more
-WITHIN_S = 300.0  # on a machine that is busy with other tests
-
-
-@contextlib.contextmanager
-def served(*options: str):
-    """The address of a `disco serve` without a server behind it."""
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith("OPENAI_")}
-    with subprocess.Popen(
-        [*COMMAND, *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-        env={**inherited, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
-    ) as process:
-        try:
-            first = process.stdout.readline()
-            assert first.startswith("http://"), first + process.stdout.read()
-            yield first.strip()
-        finally:
-            process.send_signal(signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.communicate(timeout=30)
-            process.kill()
 
 
 @pytest.fixture(scope="module", params=["engine", "llama-server"])
 def client(request):
-    with (
-        served("--runtime", request.param, "--context", str(CONTEXT)) as address,
-        openai.OpenAI(base_url=address, api_key="any", max_retries=0, timeout=WITHIN_S) as client,
-    ):
+    with local_client("--runtime", request.param, "--context", str(CONTEXT)) as client:
         yield client
 
 

@@ -22,6 +22,10 @@ from disco.session.records.route_record import RouteRecord
 ANSWER = "<|im_start|>assistant\n"  # where the answer begins in SmolLM2's chat template
 
 
+def ignore(event: Any) -> None:
+    """Do nothing with an event."""
+
+
 @dataclass
 class Heard:
     """One attempt: what it was asked to go on from, and what it wrote."""
@@ -60,25 +64,23 @@ class Witness(httpx2.AsyncHTTPTransport):
 
 
 class Device(HostEndpoint):
-    """The local model; `heard` has its attempts in order, and `on_event` is told each of their events."""
+    """The local model; `heard` has its attempts in order. Those that begin tell `on_event` each of their events."""
 
-    def __init__(self, *, on_event: Callable[[Any], object] = lambda _event: None, **options: Any) -> None:
+    def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.heard: list[Heard] = []
-        self._on_event = on_event
+        self.on_event: Callable[[Any], object] = ignore
 
     def open(self, request: Request, prefix: Prefix = Prefix(), **more: Any) -> Any:  # noqa: B008 - frozen
         # A word that the reader has and that has to be written again is swallowed inside; what comes begins behind it.
         self.heard.append(Heard(prefix.text))
-        return _Overheard(super().open(request, prefix, **more), self.heard[-1], self._on_event)
+        return _Overheard(super().open(request, prefix, **more), self.heard[-1], self.on_event)
 
 
 class _Overheard(httpx2.AsyncByteStream):
     """A response's bytes, or an attempt's events, and their witness."""
 
-    def __init__(
-        self, inner: Any, heard: Heard, on_event: Callable[[Any], object] = lambda _event: None
-    ) -> None:
+    def __init__(self, inner: Any, heard: Heard, on_event: Callable[[Any], object] = ignore) -> None:
         self._inner, self._heard, self._events = inner, heard, aiter(inner)
         self._on_event = on_event
 
