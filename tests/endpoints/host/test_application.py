@@ -43,8 +43,8 @@ async def main():
     async with made() as client:
         await client.warm_up()
         answer = await client.chat.completions.create(
-            model="m", messages=[{"role": "user", "content": "Hello."}], max_tokens=16, temperature=0,
-            extra_body={"disco": {"migrate": False}},
+            model="m", messages=[{"role": "user", "content": options["text"]}], max_tokens=options["most"],
+            temperature=0, extra_body={"disco": {"migrate": False}},
         )
         attempt = answer.route.attempts[0]
         drafted = 0 if attempt.speculation is None else attempt.speculation.drafted
@@ -54,8 +54,9 @@ anyio.run(main)
 """
 
 
-def program(way: str, folder, **options) -> list:
+def program(way: str, folder, text: str = "Hello.", most: int = 16, **options) -> list:
     """What a program of its own found in its memory, whether it was answered, by whom, and how much was drafted."""
+    options |= {"text": text, "most": most}
     command = [sys.executable, "-c", PROGRAM, way, json.dumps(options)]
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("OPENAI_", "DISCO_"))}
     environment |= {"PYTHONPATH": str(ROOT), "DISCO_ATTACH": str(folder), "DISCO_STATE": "off"}
@@ -83,7 +84,9 @@ def test_a_local_model(model, tmp_path):
 def test_a_verify_server_and_the_device_that_drafts_for_it(model, tmp_path):
     options = ("--verify", model, "--slots", "2", "--context", "512", "--threads", "1", "--preset", "private")
     with running(*options, DISCO_SERVER_KEY=KEY) as (server, (host, port)):
-        found = program("verify", tmp_path, model=model, base_url=f"http://{host}:{port}/v1", key=KEY)
+        address = {"base_url": f"http://{host}:{port}/v1", "key": KEY}
+        # long enough: the server writes alone while the drafter reads the prompt, here on the same cores
+        found = program("verify", tmp_path, "Count from one to fifty.", 160, model=model, **address)
         assert llama_cpp_in(server.pid) == []
     assert found[:3] == [[], True, "server"]
     assert found[3] > 0
