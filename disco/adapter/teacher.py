@@ -60,11 +60,13 @@ class Teacher(SequenceModel):
         facts: of the model.
         layers: how many layers the device keeps.
         seed: of what is drawn.
-        options: as for `NativeModel`.
+        options: as for `SequenceModel`.
 
     Raises:
-        LocalModelError, ConfigurationError: as from `NativeModel`.
+        LocalModelError, ConfigurationError: as from `SequenceModel`.
     """
+
+    _grows = False  # all its sequences are in use
 
     def __init__(
         self,
@@ -79,11 +81,10 @@ class Teacher(SequenceModel):
         super().__init__(
             facts.path, **{"batch_tokens": _BATCH, "gpu_layers": 0, "keep_loading": lambda: True, **options}
         )
-        self.reserve()
         self._render = Renderer(self, None)
 
     def _settle(self, params: Any) -> None:
-        lib, most = self._lib, self._most_rows()
+        lib, most = self._lib, self.most_rows
         self._shallow, self._final = (
             GraphReader(lib, layer, most, self._facts.hidden) for layer in self._read
         )

@@ -1,7 +1,8 @@
 """How long the context of a local model is, and how many answers it writes at once.
 
 By default a model gets the context that it was trained with, as far as half of the free memory holds its cache, and
-then as many slots as still fit. A cache takes its memory when the model is loaded, whether it is used or not.
+then as many slots as still fit. A cache takes its memory when it is made, whether it is used or not; so disco's engine
+begins with a small one, and makes a larger one when an answer needs it.
 """
 
 from __future__ import annotations
@@ -12,12 +13,21 @@ from typing import Final
 from disco.endpoints.gguf_header import Header
 from disco.errors import ConfigurationError
 
-__all__ = ["BUFFERS_BYTES", "LEAST_CONTEXT_TOKENS", "ContextSize", "cache_bytes_per_token", "context_size"]
+__all__ = [
+    "BUFFERS_BYTES",
+    "LEAST_CONTEXT_TOKENS",
+    "ContextSize",
+    "cache_bytes_per_token",
+    "context_size",
+    "first_tokens",
+]
 
 LEAST_CONTEXT_TOKENS: Final = 4096
 """A model gets at least so much of its trained context, tokens, however little memory is free."""
 BUFFERS_BYTES: Final = 150 * 2**20
 """llama.cpp's own buffers, and a Python; measured with SmolLM2-135M (docs/how-to/attach.md)."""
+_FIRST_TOKENS: Final = 4096  # of all slots together
+_LEAST_FIRST_TOKENS: Final = 512
 _MOST_SLOTS: Final = 4  # the answers of one person's programs; a server for more is told its slots
 _SHARE: Final = 0.5  # of the free memory; the rest is for the user's other programs
 _PAD_TOKENS: Final = 256  # llama.cpp rounds a context up to a multiple
@@ -26,7 +36,7 @@ _BYTES: Final = 2  # of a number in the cache: llama.cpp keeps keys and values a
 
 @dataclass(frozen=True, slots=True)
 class ContextSize:
-    """What a model is loaded with.
+    """How long answers of a model may become, and how many it writes at once.
 
     Attributes:
         context_tokens: prompt and answer together, of each slot.
@@ -79,6 +89,17 @@ def context_size(
         held = _MOST_SLOTS if each == 0 else int(room / (each * context))
         slots = max(1, min(held, _MOST_SLOTS))
     return ContextSize(context, slots, by_memory)
+
+
+def first_tokens(header: Header, size: ContextSize) -> int:
+    """Return how many tokens each slot of a model's first context has room for: what short conversations need."""
+    # The rotations of these models are others in a context that is longer than this, so no cache can move there.
+    if (
+        f"{header.metadata.get('general.architecture')}.rope.scaling.original_context_length"
+        in header.metadata
+    ):
+        return size.context_tokens
+    return min(size.context_tokens, max(_FIRST_TOKENS // size.slots, _LEAST_FIRST_TOKENS))
 
 
 def cache_bytes_per_token(header: Header) -> int:

@@ -58,7 +58,6 @@ def test_states_and_tokens_of_an_answer_are_the_models(whole, tmp_path):
         gpu_layers=0,
         keep_loading=lambda: True,
     )
-    device.reserve()
     device.forget()
     for one in written(whole, PROMPTS, 2).values():
         device.cut(0, 0)

@@ -32,7 +32,6 @@ def draft_logits(device, ids):
         device, context_tokens=64, threads=1, batch_tokens=64, gpu_layers=0, keep_loading=lambda: True
     )
     try:
-        model.reserve()
         model.forget()
         states = model.compute_states(0, 0, ids, logits_from=0).copy()
         return states, np.stack([model.logits(place).copy() for place in range(len(ids))])

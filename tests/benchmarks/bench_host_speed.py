@@ -38,7 +38,6 @@ def raw_tps(options: argparse.Namespace, rows: int) -> float:
     )
     try:
         model.begin(StopFlag())
-        model.reserve()
         for slot in range(rows):
             model.cut(slot, 0)
             model.compute([Rows(slot, 0, [7] * DEPTH, DEPTH - 1)])

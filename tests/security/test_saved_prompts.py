@@ -16,7 +16,7 @@ from canaries import found_under
 
 from disco import AsyncDisco, PromptCache, RouteLog
 from disco.endpoints.llamacpp.model.model_files import resolve_model
-from disco.endpoints.llamacpp.model.native import NativeModel
+from disco.endpoints.llamacpp.model.sequences import SequenceModel
 from disco.endpoints.saved_prompts import forget_saved_prompts, saved_prompts
 from disco.endpoints.saved_prompts.prompt_cache import default_folder
 
@@ -42,7 +42,7 @@ def anyio_backend():
 def ids_of():
     """The tokens in the middle of a canary, which do not depend on what stands around it, as bytes."""
     sizes = {"context_tokens": 64, "threads": 1, "batch_tokens": 64, "gpu_layers": 0}
-    model = NativeModel(resolve_model("smollm2-135m"), **sizes, keep_loading=lambda: True)
+    model = SequenceModel(resolve_model("smollm2-135m"), **sizes, keep_loading=lambda: True)
     found = {
         name: array("i", model.tokenize(text.partition("-")[2], special=False)[1:-1]).tobytes()
         for name, text in CANARIES.items()

@@ -55,7 +55,6 @@ class AuditedSplit:
                 keep_loading=lambda: True,
             )
             self._models.append(self._device)
-            self._device.reserve()
             self._device.forget()
             if self.answers:
                 sizes: dict[str, Any] = {

@@ -142,9 +142,14 @@ class SplitModel:
         self.index, self.bos_token = device.index, device.bos_token
         self.bos_text, self.eos_text, self.template = device.bos_text, device.eos_text, device.template
         self.piece, self.spell, self.ends_answer = device.piece, device.spell, device.ends_answer
-        self.tokenize, self.handles = device.tokenize, device.handles
+        self.tokenize = device.tokenize
         self.parameters, self.threads, self.load_s = device.parameters, device.threads, device.load_s
         self.batch_costs = BatchCosts(0)  # a chunk's size follows from the link
+        try:
+            self._measure()
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def wants_bos(self) -> bool:
@@ -173,9 +178,8 @@ class SplitModel:
         if self._head is not None:
             self._head.begin(flag)
 
-    def reserve(self) -> None:
-        """Make the arrays of the device's passes, and measure device and link."""
-        self.device.reserve()
+    def _measure(self) -> None:
+        """Measure device and link."""
         with self.states.for_target():
             most = self.device.batch_tokens
             depth = min(most, _DEPTH, self.context_tokens // 2)
@@ -272,7 +276,7 @@ class SplitModel:
     def sequence_state(self, sequence: int, length: int) -> None:
         """Return None: see `state_bytes`."""
 
-    def put_sequence_state(self, sequence: int, state: bytearray | memoryview) -> None:
+    def put_sequence_state(self, sequence: int, state: bytearray | memoryview, tokens: int) -> None:
         """Do nothing: see `state_bytes`."""
 
     def close(self) -> None:

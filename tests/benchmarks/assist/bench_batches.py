@@ -21,19 +21,18 @@ import numpy as np
 from helpers.measuring import Columns, options
 
 from disco.endpoints.llamacpp.model.model_files import resolve_model
-from disco.endpoints.llamacpp.model.native import NativeModel
 from disco.endpoints.llamacpp.model.requantised import requantised
+from disco.endpoints.llamacpp.model.sequences import Rows, SequenceModel
 
 BATCH = 64
 SHORT = 24
 BEHIND = (24, 48)
 
 
-def read(model: NativeModel, ids: list[int], sizes: list[int]) -> None:
-    """Read the ids behind the cache in batches of these sizes."""
-    at = 0
+def read(model: SequenceModel, ids: list[int], sizes: list[int], at: int = 0) -> None:
+    """Read ids from a position on, in batches of these sizes."""
     for size in sizes:
-        model.decode(ids[at : at + size])
+        model.compute([Rows(0, at, ids[at : at + size], size - 1)])
         at += size
 
 
@@ -51,7 +50,7 @@ def main() -> None:
     path = requantised(resolve_model("smollm2-135m"), given.quant, Path(tempfile.gettempdir()))
     most = max(given.lengths) + 2 * BATCH
     sizes = {"context_tokens": most, "batch_tokens": BATCH}
-    model = NativeModel(path, threads=1, gpu_layers=0, keep_loading=lambda: True, **sizes)
+    model = SequenceModel(path, threads=1, gpu_layers=0, keep_loading=lambda: True, **sizes)
     ids = np.random.default_rng(1).integers(100, 40_000, most).tolist()
     prompts = Columns("prompt >6 | short last s >12.3f | short first s >13.3f | ratio >6.2f")
     behind: list[tuple[int, int, float, float]] = []
@@ -70,10 +69,11 @@ def main() -> None:
                 plain: list[float] = []
                 filled: list[float] = []
                 for _ in range(given.rounds):
-                    model.keep(length)
-                    plain.append(seconds(partial(read, model, ids[length:], [tokens])))
-                    at = model.keep(length + tokens - BATCH)
-                    filled.append(seconds(partial(read, model, ids[at:], [BATCH])))
+                    model.cut(0, length)
+                    plain.append(seconds(partial(read, model, ids, [tokens], length)))
+                    at = length + tokens - BATCH
+                    model.cut(0, at)
+                    filled.append(seconds(partial(read, model, ids, [BATCH], at)))
                 behind.append((length, tokens, statistics.median(plain), statistics.median(filled)))
     finally:
         model.close()

@@ -17,7 +17,7 @@ from papers.measure.squad_questions import Question, read_questions
 
 from disco.dispatch import estimate_tokens
 from disco.endpoints.llamacpp.model.model_files import resolve_model
-from disco.endpoints.llamacpp.model.native import NativeModel
+from disco.endpoints.llamacpp.model.sequences import Rows, SequenceModel
 from disco.endpoints.llamacpp.prompting.prompt_tokens import Renderer
 from disco.refine import choose, keep_units, lexical_scores, refine, turns_of
 
@@ -57,7 +57,7 @@ def own_time(questions: Sequence[Question]) -> None:
         print(f"  {count:2} paragraphs: {1e9 * spent_s / tokens:,.0f} µs for 1,000 tokens by estimate")
 
 
-def seconds_saved(questions: Sequence[Question], counts: Sequence[int], model: NativeModel) -> None:
+def seconds_saved(questions: Sequence[Question], counts: Sequence[int], model: SequenceModel) -> None:
     print(f"\nprefill, processor seconds on {model.threads} thread(s)")
     render = Renderer(model, None)
     for count in counts:
@@ -68,7 +68,8 @@ def seconds_saved(questions: Sequence[Question], counts: Sequence[int], model: N
             model.forget()
             began_s = time.process_time()
             for start in range(0, len(ids), model.batch_tokens):
-                model.decode(ids[start : start + model.batch_tokens])
+                piece = ids[start : start + model.batch_tokens]
+                model.compute([Rows(0, start, piece, len(piece) - 1)])
             row += [len(ids), time.process_time() - began_s]
         tokens, whole_s, kept, short_s = row
         print(
@@ -77,7 +78,7 @@ def seconds_saved(questions: Sequence[Question], counts: Sequence[int], model: N
         )
 
 
-def cache_reused(questions: Sequence[Question], model: NativeModel) -> None:
+def cache_reused(questions: Sequence[Question], model: SequenceModel) -> None:
     """Conversations of three questions on 12 paragraphs; the reused share is of the prompts of turns 2 and 3."""
     render = Renderer(model, None)
     own = [list(group) for _, group in groupby(questions, key=lambda one: one.paragraph_number)]
@@ -135,7 +136,7 @@ def main() -> None:
     arguments = parser.parse_args()
     questions = read_questions(arguments.texts)
     own_time(questions)
-    model = NativeModel(
+    model = SequenceModel(
         resolve_model(arguments.model),
         context_tokens=8192,
         threads=1,

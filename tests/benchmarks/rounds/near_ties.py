@@ -86,7 +86,6 @@ class Lab:
             gpu_layers=0,
             keep_loading=lambda: True,
         )
-        self.model.reserve()
 
     def close(self) -> None:
         self.model.close()

@@ -82,7 +82,6 @@ def in_llama_cpp(source: Path, adapter: Adapter, held_out: list[Answer]) -> dict
         model = DeviceModel(
             device, context_tokens=512, threads=1, batch_tokens=384, gpu_layers=0, keep_loading=lambda: True
         )
-        model.reserve()
         model.forget()
         hits: dict[str, list[bool]] = {}
         for one in held_out:

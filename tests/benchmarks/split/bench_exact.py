@@ -68,7 +68,6 @@ class Split:
     def __init__(self, files: dict[Part, Path]) -> None:
         sizes: dict[str, Any] = {"context_tokens": CONTEXT_TOKENS, "threads": THREADS, "most_rows": ALL}
         self.device = DeviceModel(files["device"], **OPTIONS)
-        self.device.reserve()
         self.cloud = StateModel(files["cloud"], "cloud", gpu_layers=0, **sizes)
         self.head = StateModel(files["head"], "head", gpu_layers=0, **sizes)
 
@@ -123,7 +122,6 @@ def main() -> None:
         for kind in given.kinds:
             source = requantised(resolve_model("smollm2-135m"), kind, given.models or Path(folder))
             whole = SequenceModel(source, **OPTIONS)
-            whole.reserve()
             ids = whole.tokenize(TEXT.read_text(encoding="utf-8"), special=False)[: given.tokens]
             if len(ids) < given.tokens:
                 sys.exit(f"the text has {len(ids)} tokens only")

@@ -303,7 +303,6 @@ def rounding_noise(files: Mapping[Part, Path], answers: Sequence[tuple[list[int]
     changes: list[float] = []
     try:
         device.begin(StopFlag())
-        device.reserve()
         for prompt, ids in answers:
             device.cut(0, 0)
             up = device.compute_states(0, 0, [*prompt, *ids[:-1]]).copy()

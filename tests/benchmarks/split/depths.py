@@ -64,7 +64,6 @@ class DeviceProbe:
             keep_loading=lambda: True,
         )
         self._model.begin(StopFlag())
-        self._model.reserve()
         self._token = max(self._model.bos_token, 0)
 
     def __enter__(self) -> Self:

@@ -32,15 +32,15 @@ from disco.endpoints.llamacpp.model.requantised import requantised
 PROGRAM = """
 import json, sys, time
 from pathlib import Path
-from disco.endpoints.llamacpp.model.native import NativeModel
+from disco.endpoints.llamacpp.model.sequences import Rows, SequenceModel
 sizes = {"context_tokens": 2048, "threads": 1, "batch_tokens": 64, "gpu_layers": 0}
 from disco.endpoints.llamacpp.model.library import load_library
 load_library()  # as in a program that has loaded a model before
 began_at = time.perf_counter()
-model = NativeModel(Path(sys.argv[1]), **sizes, keep_loading=lambda: True)
+model = SequenceModel(Path(sys.argv[1]), **sizes, keep_loading=lambda: True)
 loaded_at = time.perf_counter()
 text = "Tell me about the sea, and why it is as salty as it is, in one short sentence."
-model.decode(model.tokenize(text, special=False)[:20])
+model.compute([Rows(0, 0, model.tokenize(text, special=False)[:20], 19)])
 model.logits()
 print(json.dumps([loaded_at - began_at, time.perf_counter() - loaded_at]))
 """

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from helpers.measuring import Columns, met, options
 
 from disco.endpoints.llamacpp.model.model_files import resolve_model
-from disco.endpoints.llamacpp.model.native import NativeModel
+from disco.endpoints.llamacpp.model.sequences import SequenceModel
 from disco.endpoints.saved_prompts import saved_prompts
 
 TARGET = 5.0
@@ -35,7 +35,7 @@ PROGRAM = Path(__file__).with_name("answer_process.py")
 def system_prompt(local: str, tokens: int) -> str:
     """Return rules of a shop that have at least so many tokens."""
     sizes = {"context_tokens": 512, "threads": 1, "batch_tokens": 64, "gpu_layers": 0}
-    model = NativeModel(resolve_model(local), **sizes, keep_loading=lambda: True)
+    model = SequenceModel(resolve_model(local), **sizes, keep_loading=lambda: True)
     text, number = "You work in a shop for garden tools. Keep to these rules.", 0
     while len(model.tokenize(text, special=False)) < tokens:
         number += 1

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from disco.endpoints.llamacpp.model.model_files import resolve_model
-from disco.endpoints.llamacpp.model.native import NativeModel
+from disco.endpoints.llamacpp.model.sequences import SequenceModel
 from disco.endpoints.llamacpp.model.stop_flag import Aborted
 from disco.endpoints.llamacpp.output.text_assembly import TextAssembler
 from disco.endpoints.llamacpp.prompting.prompt_tokens import answer_ids, build_prompt
@@ -139,7 +139,7 @@ def test_work_on_a_long_prompt_ends_where_nobody_wants_it_any_more():
 
 @pytest.mark.real
 def test_a_long_prompt_has_the_tokens_it_has_whole(monkeypatch):
-    model = NativeModel(
+    model = SequenceModel(
         resolve_model("smollm2-135m"),
         context_tokens=64,
         threads=1,

@@ -77,7 +77,7 @@ def test_a_choice_is_that_of_the_whole_chain_and_of_nothing_else(thread_model, m
             with Sampler(model, sampling, written, keyed=Keyed(seed, **more)) as sampler:
                 if grammar is not None:
                     sampler.constrain(grammar)
-                return sampler.sample(0, position)
+                return sampler.sample(position)
 
         few = {sample(seed, 7) for seed in range(20)}
         assert len(few) == 1 if sampling.temperature <= 0 else len(few) > 1
@@ -104,7 +104,7 @@ def test_what_is_left_by_the_chain_is_chosen_from_by_the_noise(thread_model, mon
     with Sampler(model, sampling, [], keyed=Keyed(9)) as sampler:
         for position in range(50):
             expected = coupled.choose(9, position, best, logits[best] / 0.7)
-            assert sampler.sample(0, position) == expected
+            assert sampler.sample(position) == expected
 
 
 @pytest.mark.real
@@ -114,9 +114,9 @@ def test_forced_tokens_are_followed_and_refused_where_the_grammar_forbids_them(t
     keyed = Keyed(1, deque([x, x]))
     with Sampler(model, Sampling(), [], keyed=keyed) as sampler:
         sampler.constrain('start: "xz"')
-        assert (sampler.sample(), keyed.chosen, list(keyed.forced)) == (x, [x], [x])
+        assert (sampler.sample(0), keyed.chosen, list(keyed.forced)) == (x, [x], [x])
         with pytest.raises(EndpointFailure) as caught:
-            sampler.sample()
+            sampler.sample(0)
         assert caught.value.kind is FailureKind.BAD_REQUEST
     with Sampler(
         model, Sampling(temperature=0, repeat_penalty=1.1), [], keyed=Keyed(1, deque([z]))

@@ -14,7 +14,7 @@ from disco.endpoints.llamacpp.model import library, library_check
 from disco.endpoints.llamacpp.model.declarations import FUNCTIONS, STRUCTURES, VERSIONS, WheelLibrary
 from disco.endpoints.llamacpp.model.library import FoundLibrary, NoLibrary, find_library
 from disco.endpoints.llamacpp.model.library_check import DoesNotFit, check
-from disco.endpoints.llamacpp.model.native import NativeModel
+from disco.endpoints.llamacpp.model.sequences import Rows, SequenceModel
 from disco.errors import ConfigurationError
 
 TESTED = VERSIONS[-1]
@@ -167,7 +167,7 @@ def test_a_library_without_a_function_is_refused_by_the_functions_name(monkeypat
 @pytest.mark.real
 def test_the_logits_of_smollm2_are_those_of_every_build():
     """Measured with llama-cpp-python 0.3.36, compiled, and with the wheel: 0.1 is more than their kernels differ by."""
-    model = NativeModel(
+    model = SequenceModel(
         smollm2_gguf(),
         context_tokens=256,
         threads=1,
@@ -176,7 +176,8 @@ def test_the_logits_of_smollm2_are_those_of_every_build():
         keep_loading=lambda: True,
     )
     try:
-        model.decode(model.tokenize("The capital of France is", special=False))
+        ids = model.tokenize("The capital of France is", special=False)
+        model.compute([Rows(0, 0, ids, len(ids) - 1)])
         logits = model.logits()
         best = int(np.argmax(logits))
         assert model.piece(best) == b" Paris"

@@ -82,7 +82,7 @@ class AnswerModel:
         self.vocabulary, self.vocabulary_tokens = model.vocabulary, model.vocabulary_tokens
         self.index, self.wants_bos, self.bos_token = model.index, model.wants_bos, model.bos_token
         self.piece, self.spell, self.ends_answer = model.piece, model.spell, model.ends_answer
-        self.tokenize, self.handles = model.tokenize, model.handles
+        self.tokenize = model.tokenize
         self.threads, self.load_s = model.threads, model.load_s
         self.batch_costs = BatchCosts(0) if whole_batches else model.batch_costs
         self.keeper: PromptKeeper | None = None if whole_batches else model.keeper

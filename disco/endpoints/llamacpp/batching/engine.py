@@ -393,7 +393,6 @@ class Engine:
         try:
             self._renderer = Renderer(model, self._template, check)
             model.begin(self._flag)
-            model.reserve()
             curve = _measured(model)
             model.forget()
             model.keeper = keeper = keeper_of(model, self._prompt_cache, warn)

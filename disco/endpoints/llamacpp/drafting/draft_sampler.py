@@ -85,7 +85,7 @@ class DraftSampler(Sampler):
 
     def draft(self, position: int) -> int:
         """Choose and remember the token at a position of the model's context."""
-        token = self.sample(position=position)
+        token = self.sample(position)
         self._keys.chosen.clear()  # the job keeps them
         return token
 

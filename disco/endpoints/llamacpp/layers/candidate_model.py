@@ -46,7 +46,6 @@ class CandidateModel(DeviceModel):
             keep_loading=lambda: True,
             slots=CANDIDATES,
         )
-        self.reserve()
         self.restart()
 
     def _settle(self, params: Any) -> None:

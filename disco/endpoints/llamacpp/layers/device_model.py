@@ -25,8 +25,10 @@ class DeviceModel(SequenceModel):
         hidden: length of a state.
     """
 
+    _grows = False  # few layers take little memory
+
     def __init__(self, path: Path, **options: Any) -> None:
-        """Load the file; options as for `NativeModel`.
+        """Load the file; options as for `SequenceModel`.
 
         Raises:
             ModelFileError: the file is not usable, or another part.
@@ -37,7 +39,7 @@ class DeviceModel(SequenceModel):
         super().__init__(path, **options)
 
     def _settle(self, params: Any) -> None:
-        self._reader = GraphReader(self._lib, self.file.layers - 1, self._most_rows(), self.hidden)
+        self._reader = GraphReader(self._lib, self.file.layers - 1, self.most_rows, self.hidden)
         params.cb_eval = self._reader.callback
 
     def compute_states(

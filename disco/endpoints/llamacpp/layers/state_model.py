@@ -99,7 +99,7 @@ class StateModel:
         lib, most = self._lib, self.most_rows
         params = lib.llama_context_default_params()
         params.n_ctx = self.context_tokens * self.slots
-        params.n_seq_max, params.kv_unified = self.slots, False  # as in `NativeModel`
+        params.n_seq_max, params.kv_unified = self.slots, False  # as in `SequenceModel`
         params.n_batch = params.n_ubatch = most
         params.n_threads = params.n_threads_batch = threads
         if self.file.part == "cloud":

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from disco.endpoints.llamacpp.constraints import Constraint, Vocabulary
 from disco.endpoints.llamacpp.model.candidates import Candidates, preselected
+from disco.endpoints.llamacpp.model.library import load_library
 from disco.endpoints.llamacpp.refusals import malformed
 from disco.endpoints.llamacpp.request_params import Sampling
 from disco.speculate import coupled
@@ -51,12 +52,6 @@ class SampledModel(Protocol):
     context_tokens: int
 
     @property
-    def length(self) -> int: ...
-
-    @property
-    def handles(self) -> tuple[Any, Any]: ...
-
-    @property
     def grammar_vocabulary(self) -> Vocabulary: ...
 
     def piece(self, token: int, /) -> bytes: ...
@@ -84,7 +79,7 @@ class Sampler:
     def __init__(
         self, model: SampledModel, sampling: Sampling, written: Sequence[int], *, keyed: Keyed
     ) -> None:
-        self._lib, _ = model.handles
+        self._lib = load_library()
         self._model = model
         self._keyed = keyed
         self._constraint: Constraint | None = None
@@ -148,13 +143,11 @@ class Sampler:
         """Whether there is a grammar that requires the answer to end here."""
         return self._constraint is not None and self._constraint.over
 
-    def sample(self, place: int = -1, position: int | None = None) -> int:
+    def sample(self, position: int) -> int:
         """Choose the next token and remember it.
 
         Args:
-            place: of the newest batch, behind which the token comes: the last, or see `AnswerModel.logits`.
-            position: of the token in the model's context, for the keyed noise: how many tokens come before it. None:
-                as many as the cache holds.
+            position: of the token in the model's context, for the keyed noise: how many tokens come before it.
 
         Raises:
             EndpointFailure: BAD_REQUEST for a forced token that the grammar does not allow.
@@ -162,7 +155,7 @@ class Sampler:
         if self._keyed.forced:
             return self._forced()
         allowed = None if self._constraint is None else self._constraint.allowed()
-        return self._follow(self._choose(allowed, place, position))
+        return self._follow(self._choose(allowed, position))
 
     def most_probable(self, tokens: Sequence[int]) -> int:
         """Choose the most probable of some tokens, whatever the request's parameters say, and remember it."""
@@ -183,8 +176,8 @@ class Sampler:
         self._keyed.chosen.append(token)
         return token
 
-    def _choose(self, allowed: npt.NDArray[np.intp] | None, place: int, position: int | None) -> int:
-        logits = self._model.logits(place)
+    def _choose(self, allowed: npt.NDArray[np.intp] | None, position: int) -> int:
+        logits = self._model.logits()
         if allowed is not None:
             logits = logits[allowed]
         if self._greedy and not self._changed:
@@ -198,7 +191,6 @@ class Sampler:
         left, scores, best = self._candidates.apply(self._chain, ids, logits)
         if self._greedy:
             return int(left[best])
-        position = self._model.length if position is None else position
         return coupled.choose(self._keyed.seed, position, left, scores)
 
     @property

@@ -176,7 +176,7 @@ class Generation(PromptJob):
                 if self.park:
                     return "parked"
             if healer.done:
-                token = sampler.sample()
+                token = sampler.sample(model.length)
                 if model.ends_answer(token):
                     reason = "stop"
                     break
@@ -243,7 +243,7 @@ class Generation(PromptJob):
                 yield from self._give_way()
                 if self.park:
                     return "parked"
-            token = sampler.sample()
+            token = sampler.sample(model.length)
             if model.ends_answer(token):
                 break
             room -= 1

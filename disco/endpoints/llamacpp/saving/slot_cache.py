@@ -48,7 +48,7 @@ class SlotCache:
 
     def put_state(self, ids: Sequence[int], state: bytearray) -> bool:
         """Put a state in place of what it holds: then `ids`; if llama.cpp refuses it, nothing, and False."""
-        self._model.put_sequence_state(self._slot.number, state)
+        self._model.put_sequence_state(self._slot.number, state, len(ids))
         self._slot.ids[:] = ids
         return self._is_whole()
 

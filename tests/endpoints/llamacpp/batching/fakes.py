@@ -42,7 +42,7 @@ class FakeModel:
     vocabulary, vocabulary_tokens = "fake", WORDS
     fills_up = cuts = True
     keeper = path = load_s = threads = parameters = None
-    index = wants_bos = bos_token = piece = spell = tokenize = handles = grammar_vocabulary = None
+    index = wants_bos = bos_token = piece = spell = tokenize = grammar_vocabulary = None
 
     def __init__(self, slots=2, batch_tokens=8, context_tokens=200, most_rows=32):
         self.slots, self.batch_tokens, self.context_tokens = slots, batch_tokens, context_tokens

@@ -54,7 +54,7 @@ class Alone(Stepwise):
         ids = []
         with Sampler(model, self._sampling, (), keyed=self.keyed) as sampler:
             while len(ids) < self._count:
-                ids.append(sampler.sample())
+                ids.append(sampler.sample(model.length))
                 model.decode(ids[-1:])
                 yield from when_ready(model)
         self.mail.put(tuple(ids))

@@ -29,7 +29,6 @@ def in_pieces(count, chunk):
 
 def logits_of_whole(source, ids, chunks):
     model = SequenceModel(source, **SIZES, batch_tokens=256, gpu_layers=0, keep_loading=lambda: True)
-    model.reserve()
     found = []
     for chunk in chunks:
         model.cut(0, 0)
@@ -44,7 +43,6 @@ def logits_of_whole(source, ids, chunks):
 
 def logits_of_parts(files, ids, chunks, wire):
     device = DeviceModel(files["device"], **SIZES, batch_tokens=256, gpu_layers=0, keep_loading=lambda: True)
-    device.reserve()
     cloud = StateModel(files["cloud"], "cloud", most_rows=256, **SIZES)
     head = StateModel(files["head"], "head", most_rows=256, **SIZES)
     found = []

@@ -24,7 +24,6 @@ def states_of(device_file, ids):
     model = DeviceModel(
         device_file, context_tokens=64, threads=1, batch_tokens=32, gpu_layers=0, keep_loading=lambda: True
     )
-    model.reserve()
     model.forget()
     try:
         return model.compute_states(0, 0, ids).astype(np.float16)

@@ -38,7 +38,6 @@ def device(parts):
         keep_loading=lambda: True,
         slots=2,
     )
-    model.reserve()
     model.forget()
     yield model
     model.close()

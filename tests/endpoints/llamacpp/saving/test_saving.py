@@ -75,7 +75,6 @@ def loaded():
     path = resolve_model("smollm2-135m")
     sizes = {"context_tokens": 1024, "threads": 1, "batch_tokens": 64, "gpu_layers": 0}
     model = SequenceModel(path, **sizes, slots=2, keep_loading=lambda: True)
-    model.reserve()
     yield model
     model.close()
 
