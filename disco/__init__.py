@@ -3,9 +3,10 @@
 Each name is loaded when it is first used: `import disco` alone loads neither openai nor pydantic nor numpy.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from disco import _needs  # noqa: F401 - names what is missing
+from disco._lazy import loader
 
 if TYPE_CHECKING:
     from disco.client import PowerReadings, RouteLog
@@ -102,23 +103,7 @@ _NAMES = {
 """Module below `disco` -> the names of `__all__` that it defines."""
 
 
-def __getattr__(name: str) -> Any:
-    """Load a name of `__all__`, or a module such as `disco.errors`.
-
-    Raises:
-        AttributeError: there is neither.
-    """
-    import importlib  # noqa: PLC0415 - would be a name of this package
-    import importlib.util  # noqa: PLC0415 - as above
-
-    for module, names in _NAMES.items():
-        if name in names:
-            value = getattr(importlib.import_module(f"{__name__}.{module}"), name)
-            globals()[name] = value  # found at once the next time
-            return value
-    if not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}") is not None:
-        return importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = loader(__name__, _NAMES)
 
 
 def __dir__() -> list[str]:

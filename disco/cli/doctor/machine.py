@@ -59,7 +59,7 @@ def check_memory(setup: Setup, facts: Facts) -> Finding | None:  # noqa: ARG001 
     except (GgufError, OSError):
         return works("memory", f"{_size(free)} are free.")
     facts.model_fits = needed <= free
-    what = f"The model takes about {_size(needed)} of memory, and {_size(free)} are free."
+    what = f"The model takes at most about {_size(needed)} of memory, and {_size(free)} are free."
     if facts.model_fits:
         return works("memory", what)
     return does_not(

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
-from disco.endpoints.host.host_endpoint import HostEndpoint
+from typing import TYPE_CHECKING
+
+from disco._lazy import loader  # the programs of hosts need no endpoint
+
+if TYPE_CHECKING:
+    from disco.endpoints.host.host_endpoint import HostEndpoint
 
 __all__ = ["HostEndpoint"]
+
+__getattr__ = loader(__name__, {"host_endpoint": ("HostEndpoint",)})

@@ -93,8 +93,8 @@ class HostEndpoint(LocalServerEndpoint):
         batch_tokens: prompt tokens computed in one go. When a prefill is stopped, at most this many are computed after
             that.
         gpu_layers: number of layers on a GPU, -1 for all; without effect where llama.cpp was built without one.
-        slots: answers written at the same time; each takes memory for `context_tokens`. By default as many as fit, at
-            most 4 (`context_size`).
+        slots: answers written at the same time, each of up to `context_tokens`. By default as many as fit, at most 4
+            (`context_size`).
         max_queue: requests that may wait for the model; further ones are refused.
         chat_template: a Jinja chat template in place of the model's own.
         lora: LoRA adapters: GGUF files, or pairs of a file and how much of it is added to the weights (1: all).

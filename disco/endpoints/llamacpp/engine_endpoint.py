@@ -59,9 +59,8 @@ class EngineEndpoint(Endpoint):
             "hf:owner/repo/file.gguf".
         name: the endpoint's name in records; the model's name by default.
         slots: answers that are written at the same time; None: as many as `context_size` finds room for. Each has
-            memory of its own for `context_tokens`; what a prompt's beginning has in common with what a slot holds is
-            not read again. An answer that is paused, follows or waits for its next round keeps its slot until another
-            one needs it.
+            a cache of its own; what a prompt's beginning has in common with what a slot holds is not read again. An
+            answer that is paused, follows or waits for its next round keeps its slot until another one needs it.
         context_tokens: prompt and answer together; by default what the model was trained with, as far as the free
             memory allows (`context_size`).
         threads: by default one core is left free. With none free, one busy process makes llama.cpp's threads wait
@@ -249,18 +248,7 @@ class EngineEndpoint(Endpoint):
         repeats: int = 1,
         progress: Callable[[int, int], None] | None = None,
     ) -> Measurement:
-        """Measure load time, prefill times with a cold cache, and decode rates.
-
-        Args:
-            prompt_tokens: lengths to prefill; those beyond the context are left out.
-            depths: context lengths at which to measure decoding.
-            decode_tokens: tokens decoded at each depth.
-            repeats: number of repetitions of the whole measurement.
-            progress: called with the steps done and their total.
-
-        Raises:
-            DiscoError: the model cannot be loaded, failed, or is too busy. ConfigurationError: it was closed meanwhile.
-        """
+        """See `HostEndpoint.measure`."""
         mail = Mailbox()
         job = MeasurementJob(
             mail, prompt_tokens=prompt_tokens, depths=depths, decode_tokens=decode_tokens, repeats=repeats
@@ -274,21 +262,7 @@ class EngineEndpoint(Endpoint):
         return result
 
     async def log_probabilities(self, request: Request, texts: Sequence[str]) -> list[tuple[float, ...]]:
-        """Return how probable each token of each text is as the answer to a request.
-
-        Args:
-            request: its messages count; its parameters do not.
-            texts: the answers, not written by this model in general. What they have in common at their beginning is
-                computed once.
-
-        Returns:
-            For each text the log probability (natural) of every token, in order; of the model's own logits, before
-            any sampling option. The token that would end the answer is not among them.
-
-        Raises:
-            DiscoError: the model cannot be loaded, failed, or is too busy. ConfigurationError: it was closed meanwhile.
-            OpenAIError: prompt and text exceed the context, or the prompt has content that is not text.
-        """
+        """See `HostEndpoint.log_probabilities`."""
         mail = Mailbox()
         try:
             messages = plain_messages(request.messages, endpoint=self.name)

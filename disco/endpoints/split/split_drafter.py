@@ -50,8 +50,8 @@ class SplitDrafter(Drafter):
         steps: most tokens drafted behind each of them; fewer where a draft is verified sooner, by the paper's (6).
 
     Attributes:
-        ahead_tokens, ahead_used: tokens that were drafted ahead for all answers that are over, and those of them that
-            were sent.
+        ahead_tokens, ahead_used: tokens that were drafted ahead for all answers so far, and those of them that were
+            sent.
     """
 
     def __init__(
@@ -62,9 +62,9 @@ class SplitDrafter(Drafter):
         self._branches, self._steps = branches, steps
         self.ahead_tokens = self.ahead_used = 0
 
-    def _over(self, drafting: SplitDrafting) -> None:
-        self.ahead_tokens += drafting.ahead_tokens
-        self.ahead_used += drafting.ahead_used
+    def _ahead(self, tokens: int, used: int) -> None:
+        self.ahead_tokens += tokens
+        self.ahead_used += used
 
     @property
     def vocabulary(self) -> str | None:
@@ -87,14 +87,14 @@ class SplitDrafter(Drafter):
             raise _misused("The model that drafts is not loaded.")
         params = choosing_params(sampling, name=self.name)
         return SplitDrafting(
-            model, params, seed=seed, branches=self._branches, steps=self._steps, on_close=self._over
+            model, params, seed=seed, branches=self._branches, steps=self._steps, ahead=self._ahead
         )
 
 
 class SplitDrafting(Drafting):
     """One answer's drafts, in a thread of its own.
 
-    Mutable, of the event loop: `_mail`, `_thread`, `_ended`, `_is_closed`. Under `_wake`: `_orders`, `_closing`,
+    Mutable, of the event loop: `_mail`, `_thread`, `_ended`. Under `_wake`: `_orders`, `_closing`,
     `_stopped_at` (the highest number of an order that was broken off). Of the thread: `_tokens` (prompt, answer and
     draft), `_sampler`,
     `_guesses` (what was drafted ahead behind the first `_base` tokens of the sequence), `_others` (tokens that came in
@@ -110,10 +110,9 @@ class SplitDrafting(Drafting):
         seed: int,
         branches: int,
         steps: int,
-        on_close: Callable[[SplitDrafting], object],
+        ahead: Callable[[int, int], object],
     ) -> None:
-        self._on_close = on_close
-        self._is_closed = False
+        self._ahead = ahead
         self._model, self._sampling, self._seed = model, sampling, seed
         self._branches, self._steps = branches, steps
         self._mail: Mailbox | None = None
@@ -184,9 +183,6 @@ class SplitDrafting(Drafting):
         if self._mail is not None:
             with anyio.move_on_after(_STOP_WITHIN_S, shield=True):
                 await self._mail.wait_closed()
-        if not self._is_closed:
-            self._is_closed = True
-            self._on_close(self)
 
     # In the thread
 
@@ -227,6 +223,7 @@ class SplitDrafting(Drafting):
             drafted.append(token)
             self._others = []  # those known came into question in an earlier place
             self.ahead_used += 1
+            self._ahead(0, 1)
             if sureness < order.stop_below or self._ends_answer(token):
                 return self._drafted(order, drafted, began_at, 0)
         self._guesses = []
@@ -308,6 +305,7 @@ class SplitDrafting(Drafting):
                     break
                 branch.append(self._step(slot, so_far, keeps_others=False))
                 self.ahead_tokens += 1
+                self._ahead(1, 0)
 
     def _ahead_steps(self) -> int:
         with self._in_use() as model:

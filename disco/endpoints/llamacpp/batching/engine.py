@@ -73,8 +73,8 @@ class Engine:
     Args:
         model: as `EngineEndpoint` takes it.
         name: in messages and facts; the model's name by default.
-        slots: answers whose caches are kept at the same time. Each has memory of its own for `context_tokens`. None: as
-            many as `context_size` finds room for.
+        slots: answers whose caches are kept at the same time, each of up to `context_tokens`. None: as many as
+            `context_size` finds room for.
         context_tokens: prompt and answer together; by default what the model was trained with, as far as the free
             memory allows (`context_size`).
         threads, batch_tokens, gpu_layers, chat_template, max_queue, prompt_cache: see `EngineEndpoint`.
