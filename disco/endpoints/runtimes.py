@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from typing import Literal, get_args
+from typing import Final, Literal, get_args
 
 from disco.errors import ConfigurationError
 
@@ -24,6 +24,7 @@ Runtime = Literal["auto", "engine", "llama-server"]
 """What runs a local model that is named by its name or file. "engine": disco's own engine over llama.cpp.
 "llama-server": llama.cpp's own server. "auto": llama-server where a projector for images is given; else the
 engine where it can be loaded, else llama-server."""
+_OF_THE_ENGINE: Final = ("starlette", "uvicorn")  # its API
 LoraChoice = str | os.PathLike[str] | tuple[str | os.PathLike[str], float]
 """How a LoRA adapter is named: its GGUF file, or that and how much of it is added to the weights (1: all)."""
 
@@ -84,6 +85,11 @@ def require(program: Program) -> None:
             "A local model runs in a second Python interpreter, and this program has none to start. Start the model "
             "in a server of its own (`disco serve`, Ollama, llama-server), and name its address: "
             'local="http://localhost:11434".'
+        )
+    missing = [name for name in _OF_THE_ENGINE if importlib.util.find_spec(name) is None]
+    if program == "engine" and missing:
+        raise ConfigurationError(
+            f'A local model\'s host needs {" and ".join(missing)}: pip install "disco-llm[local]"'
         )
 
 

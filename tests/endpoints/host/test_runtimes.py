@@ -58,6 +58,12 @@ def test_without_any_runtime_the_error_says_what_to_install(has, program):
         runtimes.require(program)
 
 
+def test_an_engine_without_what_its_api_needs_says_what_to_install(has):
+    has("llama_cpp", "starlette", engine=True)
+    with pytest.raises(ConfigurationError, match=r'host needs uvicorn: pip install "disco-llm\[local\]"'):
+        runtimes.require("engine")
+
+
 def test_a_program_without_an_interpreter_to_start_says_what_else_there_is(has, monkeypatch):
     has("llama_cpp", engine=True)
     monkeypatch.setattr(runtimes.sys, "frozen", True, raising=False)
