@@ -34,7 +34,7 @@ import anyio
 import openai
 from helpers.measuring import options
 from near_ties import Lab, Noise
-from pair_lab import KEY, Asked, ask, device, drafter_of, model_file, prompts, verify_server
+from pair_lab import KEY, Asked, ask, at_hand, device, drafter_of, model_file, prompts, verify_server
 
 import disco.speculate
 from disco.endpoints.drafter import NgramDrafter
@@ -100,6 +100,7 @@ class Results:
 
 async def main(given: Any) -> None:
     results, texts = Results(Path(given.out)), prompts()[: given.prompts]
+    given.targets, given.drafts = at_hand(given.targets), at_hand(given.drafts)
     wanted = cells(given.targets, given.drafts, given.windows, given.temperatures)
     todo = [cell for cell in wanted if any((cell, n) not in results.found for n in range(len(texts)))]
     if not given.report:

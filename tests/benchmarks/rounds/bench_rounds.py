@@ -34,7 +34,7 @@ import anyio
 import openai
 from delay_link import links
 from helpers.measuring import options
-from pair_lab import KEY, ask, device, model_file, verify_server
+from pair_lab import KEY, ask, at_hand, device, model_file, verify_server
 from papers.fleet.agreement import Choice, agreement
 from papers.local_model import LocalModel
 from round_terms import Span, Terms, WatchedDrafter, simulated_s, span_of
@@ -78,6 +78,7 @@ Table = dict[Cell, Measured]
 async def main(given: Any) -> list[dict[str, Any]]:
     if given.quick:
         given.passes, given.tokens = 1, 64
+    given.targets, given.drafts = at_hand(given.targets), at_hand(given.drafts)
     table: Table = {}
     answers: dict[tuple[str, int], tuple[list[int], list[int]]] = {}  # (target, prompt) -> prompt and answer
     began_s = time.monotonic()

