@@ -21,6 +21,7 @@ from disco.cli.split.split_check_report import ChunkRow, SplitCheck, Written, ch
 from disco.endpoints.host.host_split import HostSplit
 from disco.endpoints.split.layer_link import LayerServer
 from disco.endpoints.split.split_facts import SplitFacts
+from disco.endpoints.split.split_options import SplitOptions
 from disco.endpoints.split.wire import Dtype
 from disco.errors import ConfigurationError, EndpointFailure, FailureKind
 from disco.events import Ended
@@ -52,7 +53,7 @@ async def run_check(screen: Screen, arguments: argparse.Namespace) -> int:
         screen = Screen(sys.stderr)
     dtype = Dtype.F32 if arguments.wire == "float32" else Dtype.F16
     server = LayerServer(base_url=url, api_key=key, dtype=dtype)
-    endpoint = HostSplit(Path(arguments.device), server, threads=arguments.threads, always=True)
+    endpoint = HostSplit(Path(arguments.device), server, SplitOptions(always=True), threads=arguments.threads)
     try:
         with screen.step("Loading the device's part, connecting and measuring"):
             found = await endpoint.measured()

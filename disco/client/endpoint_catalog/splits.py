@@ -125,21 +125,24 @@ class Split:
         """
         from disco.endpoints.host.host_split import HostSplit  # noqa: PLC0415 - only if it is used
         from disco.endpoints.split.layer_link import LayerServer  # noqa: PLC0415 - as above
+        from disco.endpoints.split.split_options import SplitOptions  # noqa: PLC0415 - as above
         from disco.endpoints.split.wire import Dtype  # noqa: PLC0415 - as above
 
         dtype = Dtype.F32 if self.wire == "float32" else Dtype.F16
         return HostSplit(
             Path(self.device).expanduser(),
             LayerServer(base_url=self.base_url, api_key=self.api_key, dtype=dtype),
+            SplitOptions(
+                chunks=self.chunks,
+                window=self.window,
+                max_window=self.max_window,
+                branches=self.branches,
+            ),
             name=name,
             reach=self.reach,
             slots=self.slots,
             context_tokens=self.context_tokens,
             threads=self.threads,
-            chunks=self.chunks,
-            window=self.window,
-            max_window=self.max_window,
-            branches=self.branches,
         )
 
 

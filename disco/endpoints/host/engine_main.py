@@ -73,19 +73,20 @@ def make_split(settings: dict[str, Any]) -> SplitEndpoint:
     """Return the same of a split model."""
     from disco.endpoints.split.layer_link import LayerServer  # noqa: PLC0415 - most models are whole
     from disco.endpoints.split.split_endpoint import SplitEndpoint  # noqa: PLC0415 - as above
+    from disco.endpoints.split.split_options import SplitOptions  # noqa: PLC0415 - as above
     from disco.endpoints.split.wire import Dtype  # noqa: PLC0415 - as above
 
     server = settings["split"]["server"]
     return SplitEndpoint(
         Path(settings["path"]),
         LayerServer(**{**server, "dtype": Dtype(server["dtype"])}),
+        SplitOptions(**settings["split"]["options"]),
         name=settings["alias"],
         slots=settings["slots"],
         context_tokens=settings["context_tokens"],
         threads=settings["threads"],
         batch_tokens=settings["batch_tokens"],
         gpu_layers=settings["gpu_layers"],
-        **settings["split"]["options"],
     )
 
 

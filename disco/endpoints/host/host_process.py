@@ -93,8 +93,8 @@ class HostSettings:
         prompt_cache: the engine's `PromptCache.settings`; None: no prompt is saved.
         loras: LoRA adapters: the path of each, and how much of it is added to the weights.
         mmproj: llama-server's projector for images; None: the model reads text only.
-        split: of a device's part of a model: `server`, the fields of its `LayerServer`, and `options` of
-            `SplitEndpoint`; None: the model is whole. Not in repr, because it has a key.
+        split: of a device's part of a model: `server`, the fields of its `LayerServer`, and `options`, those
+            of its `SplitOptions`; None: the model is whole. Not in repr, because it has a key.
         socket: path of the Unix socket to listen on; None: 127.0.0.1.
         port: of 127.0.0.1; 0: any that is free.
         api_key: the key of its API; None: it checks none.

@@ -15,10 +15,9 @@ from disco.endpoints.llamacpp.layers.layer_files import head_file, read_layer_fi
 from disco.endpoints.runtimes import require
 from disco.endpoints.split.layer_link import LayerServer
 from disco.endpoints.split.split_facts import SplitFacts, drafter_name
+from disco.endpoints.split.split_options import SplitOptions
 from disco.errors import EndpointFailure, FailureKind, LocalModelError
 from disco.request import Prefix, Request
-from disco.speculate.chunks import Chunks, Reply
-from disco.speculate.windows.answer_windows import window_for
 
 __all__ = ["HostDrafts", "HostSplit"]
 
@@ -35,10 +34,10 @@ class HostSplit(Endpoint):
     Args:
         device_file: the device's part; the head's is beside it.
         server: where the middle layers are.
+        options: how it reads and drafts.
         name: the endpoint's.
         reach: "own": the layer server is another machine of the user's; "any": another's.
         slots, context_tokens, threads, batch_tokens, gpu_layers: as for `SplitEndpoint`.
-        chunks, reply, window, max_window, eta, min_gain, always, branches, steps: as for `SplitEndpoint`.
 
     Attributes:
         drafts: who is charged for drafts.
@@ -54,6 +53,7 @@ class HostSplit(Endpoint):
         self,
         device_file: Path,
         server: LayerServer,
+        options: SplitOptions = SplitOptions(),  # noqa: B008 - frozen
         *,
         name: str = "split",
         reach: Reach = "own",
@@ -62,15 +62,6 @@ class HostSplit(Endpoint):
         threads: int = 1,
         batch_tokens: int = 512,
         gpu_layers: int = -1,
-        chunks: Chunks = "makespan",
-        reply: Reply = "last",
-        window: str | int = "optimal",
-        max_window: int = 8,
-        eta: float = 0.6,
-        min_gain: float = 0.05,
-        always: bool = False,
-        branches: int = 2,
-        steps: int = 8,
     ) -> None:
         require("engine")
         self.name = name
@@ -79,20 +70,8 @@ class HostSplit(Endpoint):
         # What is wrong with the files or the window is better known now than with the first answer.
         file = read_layer_file(device_file, "device")
         head_file(file)
-        if file.has_adapter and window != 0:
-            window_for(window, most=max_window, parallel=1, min_gain=min_gain, eta=eta)
+        options.windows()
         self._weights = file.weights
-        options = {
-            "chunks": chunks,
-            "reply": reply,
-            "window": window,
-            "max_window": max_window,
-            "eta": eta,
-            "min_gain": min_gain,
-            "always": always,
-            "branches": branches,
-            "steps": steps,
-        }
         self._host = HostEndpoint(
             model=file.path,
             name=name,
@@ -102,7 +81,7 @@ class HostSplit(Endpoint):
             batch_tokens=batch_tokens,
             gpu_layers=gpu_layers,
             slots=slots,
-            split={"server": asdict(server), "options": options},
+            split={"server": asdict(server), "options": asdict(options)},
         )
         self.drafts = HostDrafts(
             drafter_name(name), lambda: self._host.parameters if self._is_loaded else None

@@ -19,11 +19,10 @@ from disco.endpoints.split.layer_link import LayerServer
 from disco.endpoints.split.split_drafter import SplitDrafter
 from disco.endpoints.split.split_facts import SplitFacts, drafter_name
 from disco.endpoints.split.split_model import SplitModel
+from disco.endpoints.split.split_options import SplitOptions
 from disco.events import Traffic
 from disco.request import Prefix, Request
-from disco.speculate.chunks import Chunks, Reply
 from disco.speculate.messages import Opening, VerifierFacts
-from disco.speculate.windows.answer_windows import window_for
 
 __all__ = ["SplitEndpoint"]
 
@@ -40,16 +39,10 @@ class SplitEndpoint(Endpoint):
     Args:
         device_file: the device's part; the head's is beside it.
         server: where the middle layers are.
+        options: how it reads and drafts.
         name: the endpoint's.
         slots: answers whose caches are kept at the same time.
         context_tokens, threads, batch_tokens, gpu_layers: of the device's part; see `EngineEndpoint`.
-        chunks, reply: see `SplitModel`.
-        window: name of the rule for the number of drafted tokens, or a fixed number of them; 0 drafts nothing.
-        max_window: most drafted tokens of a round.
-        eta: of the window "confidence": a draft ends at a token that is less sure. The paper's is 0.6.
-        min_gain: the share of the time per token that drafting has to save.
-        always: draft whatever is predicted.
-        branches, steps: see `SplitDrafter`.
 
     Attributes:
         inner: the device's part, as the endpoint that it would be without drafts.
@@ -66,6 +59,7 @@ class SplitEndpoint(Endpoint):
         self,
         device_file: Path,
         server: LayerServer,
+        options: SplitOptions = SplitOptions(),  # noqa: B008 - frozen
         *,
         name: str = "split",
         slots: int = 2,
@@ -73,15 +67,6 @@ class SplitEndpoint(Endpoint):
         threads: int = 1,
         batch_tokens: int = 512,
         gpu_layers: int = -1,
-        chunks: Chunks = "makespan",
-        reply: Reply = "last",
-        window: str | int = "optimal",
-        max_window: int = 8,
-        eta: float = 0.6,
-        min_gain: float = 0.05,
-        always: bool = False,
-        branches: int = 2,
-        steps: int = 8,
     ) -> None:
         require_llama_cpp()
         self.name = name
@@ -91,7 +76,7 @@ class SplitEndpoint(Endpoint):
         self._model: SplitModel | None = None
         self._before = Traffic()  # that of models before it
         self._ended = False
-        make = partial(SplitModel, server=server, name=name, chunks=chunks, reply=reply)
+        make = partial(SplitModel, server=server, name=name, chunks=options.chunks, reply=options.reply)
 
         def opened(path: Path, **options: Any) -> SplitModel:
             self._before, self._model = self._passed(), None
@@ -112,19 +97,16 @@ class SplitEndpoint(Endpoint):
             passed=self._passed,
         )
         self.engine = self.inner.engine
-        drafts = file.has_adapter and window != 0
+        drafts = file.has_adapter and options.window != 0
         self._drafter = SplitDrafter(
-            name=drafter_name(name), model=lambda: self.model, branches=branches, steps=steps
+            name=drafter_name(name),
+            model=lambda: self.model,
+            branches=options.branches,
+            steps=options.steps,
         )
         self._pairing = Pairing(self._drafter if drafts else None)
-        self._window = window_for(
-            window if drafts else "optimal",
-            most=max_window,
-            parallel=1,
-            min_gain=None if always else min_gain,
-            eta=eta,
-        )
-        self._always = always
+        self._window = options.windows()
+        self._always = options.always
         self._attempts: set[SpeculativeAttempt] = set()
 
     @property

@@ -23,6 +23,7 @@ from disco.endpoints.host.host_split import HostSplit
 from disco.endpoints.llamacpp.batching.engine import Engine
 from disco.endpoints.llamacpp.layers.device_model import DeviceModel
 from disco.endpoints.split.layer_link import LayerServer
+from disco.endpoints.split.split_options import SplitOptions
 from disco.endpoints.split.wire import Dtype
 from disco.events import Ended
 from disco.request import Request
@@ -84,9 +85,14 @@ class Answers:
         context_tokens: int,
         **options: Any,
     ) -> None:
-        """Open a split endpoint, and measure its link; options as `HostSplit` takes them."""
+        """Open a split endpoint, and measure its link; options as `SplitOptions` takes them."""
         endpoint = HostSplit(
-            device, self._server(base_url, wire), name=name, slots=1, context_tokens=context_tokens, **options
+            device,
+            self._server(base_url, wire),
+            SplitOptions(**options),
+            name=name,
+            slots=1,
+            context_tokens=context_tokens,
         )
         self._splits[name] = endpoint
         self._ways[name] = device, options.get("chunks", "makespan"), options.get("reply", "last")

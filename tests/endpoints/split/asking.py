@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import anyio
 
 from disco.endpoints.llamacpp import EngineEndpoint
 from disco.endpoints.split.layer_link import LayerServer
 from disco.endpoints.split.split_endpoint import SplitEndpoint
+from disco.endpoints.split.split_options import SplitOptions
 from disco.endpoints.split.wire import Dtype
 from disco.events import Ended
 from disco.request import Request
@@ -58,7 +59,8 @@ def split_of(
     """A split model in this process; with `made=HostSplit` in a host."""
     given = {"context_tokens": 1024, "branches": 0, "window": 4 if drafted else 0, "always": True, **options}
     where = LayerServer(base_url=server.base_url, api_key=key, dtype=dtype, patience_s=patience_s)
-    return made(tiny.device if drafted else tiny.undrafted, where, **given)
+    chosen = {one.name: given.pop(one.name) for one in fields(SplitOptions) if one.name in given}
+    return made(tiny.device if drafted else tiny.undrafted, where, SplitOptions(**chosen), **given)
 
 
 def whole_of(tiny, **options) -> EngineEndpoint:

@@ -14,6 +14,7 @@ from websockets.exceptions import ConnectionClosed
 
 from disco.endpoints.split.layer_link import LayerServer, LinkLost
 from disco.endpoints.split.split_endpoint import SplitEndpoint
+from disco.endpoints.split.split_options import SplitOptions
 from disco.endpoints.split.wire import Dtype
 from disco.errors import (
     ConfigurationError,
@@ -379,7 +380,9 @@ def test_a_server_process_that_is_killed_and_one_that_takes_its_place(tiny, want
         process = start()
         where = LayerServer(base_url=f"http://127.0.0.1:{port}/v1", dtype=Dtype.F32)
         try:
-            split = SplitEndpoint(tiny.device, where, context_tokens=1024, window=4, always=True, chunks=16)
+            split = SplitEndpoint(
+                tiny.device, where, SplitOptions(window=4, always=True, chunks=16), context_tokens=1024
+            )
             async with running(split):
                 attempt = split.open(REQUEST)
                 await attempt.__anext__()

@@ -9,6 +9,7 @@ from disco.endpoints.llamacpp.layers.cut import cut_model
 from disco.endpoints.llamacpp.model.model_files import resolve_model
 from disco.endpoints.split.layer_link import LayerServer
 from disco.endpoints.split.split_endpoint import SplitEndpoint
+from disco.endpoints.split.split_options import SplitOptions
 from disco.endpoints.split.wire import Dtype
 from tests.endpoints.split.asking import ask, asked, running
 from tests.endpoints.split.layer_stand_in import LayerStandIn
@@ -42,7 +43,10 @@ async def compared(parts, prompts, *, tokens, window):
     try:
         where = LayerServer(base_url=server.base_url, dtype=Dtype.F32)
         split = SplitEndpoint(
-            parts["device"], where, context_tokens=512, chunks=CHUNK, window=window, always=True
+            parts["device"],
+            where,
+            SplitOptions(chunks=CHUNK, window=window, always=True),
+            context_tokens=512,
         )
         attempts = []
         async with running(split):

@@ -11,6 +11,7 @@ from loops import by_turns
 from disco.endpoints.host.host_split import HostSplit
 from disco.endpoints.llamacpp.layers.cut import cut_model
 from disco.endpoints.split.layer_link import LayerServer
+from disco.endpoints.split.split_options import SplitOptions
 from disco.endpoints.split.wire import Dtype
 from disco.testing import CHECKS, Check, Subject
 from tests.endpoints.llamacpp.layers.tiny_model import tiny_llama
@@ -49,7 +50,9 @@ def test_a_split_model_keeps_the_contract(served, check: Check, backend: str) ->
 
     async def main() -> None:
         where = LayerServer(base_url=server.base_url, dtype=Dtype.F32)
-        endpoint = HostSplit(device, where, context_tokens=CONTEXT, window=4, always=True, slots=3)
+        endpoint = HostSplit(
+            device, where, SplitOptions(window=4, always=True), context_tokens=CONTEXT, slots=3
+        )
         with anyio.fail_after(300):
             async with running(endpoint, warm=False) as made:
                 await check(Subject(context_tokens=CONTEXT, long_tokens=600), made)
