@@ -342,7 +342,7 @@ class ServeSettings(_Table):
     )
     context_tokens: int | None = _option(
         None,
-        "longest prompt and answer together of the local models; memory grows with it times the slots",
+        "longest prompt and answer together of the local models; the most memory that they take grows with it",
         flag="--context",
         metavar="TOKENS",
         usual="what the model was trained with, as far as half of the free memory holds it; with --layers at most 4096",

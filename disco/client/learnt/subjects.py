@@ -33,8 +33,11 @@ def subject_of(member: CatalogEntry, model: str) -> Subject:
 
 
 def address_text(address: object) -> str:
-    """Return an endpoint's address, a pair of host and port, as "host:port"; "" where it has none."""
-    if isinstance(address, tuple) and len(address) == 2:
+    """Return an endpoint's address, a pair of host and port, as "host:port"; "" where it has none.
+
+    A process that disco starts for a model has none either: port 0 stands for whatever it listens on.
+    """
+    if isinstance(address, tuple) and len(address) == 2 and address[1] != 0:
         return f"{address[0]}:{address[1]}"
     return ""
 

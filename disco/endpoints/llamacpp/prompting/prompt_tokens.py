@@ -207,7 +207,10 @@ def build_prompt(
 
 
 def _too_long(tokens: int, model: AnswerModel, name: str, *, at_least: bool = False) -> EndpointFailure:
-    more = f"Shorten the messages, or raise the context of endpoint {name!r} (context_tokens)."
+    more = (
+        f"Shorten the messages, or raise the context of endpoint {name!r} (context_tokens) where its model was trained "
+        "with more."
+    )
     error = ContextLengthError.of(model.context_tokens, tokens, at_least=at_least, more=more)
     return EndpointFailure(FailureKind.CONTEXT_LENGTH, error)
 
