@@ -125,7 +125,7 @@ class SplitModel:
         except BaseException:
             self.close()
             raise
-        self.context_tokens = min(device.context_tokens, self.facts.context_tokens)
+        self.context_tokens = self.room_tokens = min(device.context_tokens, self.facts.context_tokens)
         fit = (self.facts.most_frame_bytes - HEADER_BYTES) // self._link.state_bytes
         self.batch_tokens = max(1, min(device.batch_tokens, fit, MOST_WANTED))
         self.most_rows = max(self.batch_tokens, MOST_ROWS)
@@ -263,6 +263,9 @@ class SplitModel:
         has_them = length <= len(content)
         del content[length if has_them else 0 :]
         return has_them
+
+    def make_room(self, tokens: int) -> None:
+        """Do nothing: the device's part has all of its room from the start."""
 
     def state_bytes(self, sequence: int) -> int:
         """Return 0: there is no state to save here."""

@@ -100,3 +100,38 @@ def test_where_there_is_no_memory_for_a_larger_context_the_error_says_what_needs
         assert model.sequence_tokens(0) == 2
     finally:
         model.close()
+
+
+@pytest.mark.real
+def test_where_a_cache_cannot_be_moved_all_is_as_it_was_and_nothing_leaks(file, monkeypatch):
+    model = opened(file)
+    freed = []
+
+    def none_left(_sequence):
+        raise MemoryError
+
+    try:
+        model.compute([Rows(0, 0, [5, 6])])
+        free = model._lib.llama_free
+        with monkeypatch.context() as patch:
+            patch.setattr(model._lib, "llama_free", lambda context: (freed.append(context), free(context)))
+            patch.setattr(model, "_state", none_left)
+            with pytest.raises(
+                LocalModelError, match=r"could not move a cache of 2 tokens.*smaller context_tokens"
+            ):
+                model.make_room(5000)
+        assert len(freed) == 1
+        model.make_room(5000)
+        assert model.sequence_tokens(0) == 2
+    finally:
+        model.close()
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("tokens", [1, 17, 31])
+def test_a_context_that_is_shorter_than_a_batch_does_not_end_the_process(file, tokens):
+    model = opened(file, context_tokens=tokens, slots=1)
+    try:
+        model.compute([Rows(0, 0, [5] * 32)])  # as the engine measures
+    finally:
+        model.close()

@@ -33,6 +33,8 @@ class BatchModel(Protocol):
     most_rows: int
     batch_tokens: int
     context_tokens: int
+    room_tokens: int
+    """How many tokens each sequence has memory for; `make_room` gets more."""
     vocabulary: str | None
     vocabulary_tokens: int
     index: PieceIndex
@@ -67,6 +69,8 @@ class BatchModel(Protocol):
     def forget(self) -> None: ...
 
     def reading_batch(self, prompt_tokens: int) -> int: ...
+
+    def make_room(self, tokens: int) -> None: ...
 
     def compute(self, parts: Sequence[Rows]) -> list[int]: ...
 

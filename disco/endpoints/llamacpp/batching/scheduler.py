@@ -37,7 +37,7 @@ from disco.endpoints.llamacpp.model.stop_flag import Aborted
 from disco.endpoints.llamacpp.refusals import malformed, too_busy
 from disco.endpoints.llamacpp.runtime.job import Job, failure_of
 from disco.endpoints.llamacpp.saving.idle_saving import IdleSaving
-from disco.errors import EndpointFailure
+from disco.errors import EndpointFailure, LocalModelError
 
 __all__ = ["Scheduler"]
 
@@ -107,7 +107,6 @@ class Scheduler:
         self._fingerprint = fingerprint
         self._stopped = stopped
         self.slots = Slots(model.slots)
-        self._room = self.slots.room(model.context_tokens)
         self._answers: OrderedDict[str, Answer] = OrderedDict()  # by when they were heard of
         self._changed: deque[Answer] = deque()  # rounds may begin
         self._jobs: dict[Job, Served] = {}
@@ -430,7 +429,8 @@ class Scheduler:
         by_slot = {rows.slot: (work, rows) for work, rows in windows}
         most = self._model.most_rows
         lengths = {slot: len(rows.ids) for slot, (_, rows) in by_slot.items()}
-        groups = grouped(lengths, self._curve.s, most=most, room=self._room)
+        room = self.slots.room(self._model.room_tokens)  # rows that nobody reads get no larger cache
+        groups = grouped(lengths, self._curve.s, most=most, room=room)
 
         def oldest(group: Group) -> int:
             return min(
@@ -462,7 +462,7 @@ class Scheduler:
             if isinstance(work, Answer) and work.active is not None and work.active.begun_s is None:
                 work.active.begun_s = now
         have_room = [self._has_room(work, rows) for work, rows in members]  # each drops what is in the way
-        if not all(have_room):
+        if not all(have_room) or not self._has_memory(members, now):
             return
         parts, fillers = self._filled([rows for _, rows in members], group)
         began_at = self._timer()
@@ -494,6 +494,17 @@ class Scheduler:
             if not self._model.cut(slot.number, rows.at):
                 work.view.lost()
                 return rows.at == 0
+        return True
+
+    def _has_memory(self, members: list[tuple[Work, Rows]], now: float) -> bool:
+        """Get the memory that the rows need; where there is none, fail the answer that needs most, and no other."""
+        work, rows = max(members, key=lambda one: one[1].at + len(one[1].ids))
+        try:
+            self._model.make_room(rows.at + len(rows.ids))
+        except LocalModelError as error:
+            failure = failure_of(error, f"The model of {self._name!r} got no memory")
+            self._fail(work, failure, now)
+            return False
         return True
 
     def _pass(self, members: list[tuple[Work, Rows]], parts: list[Rows], *, waits: bool) -> list[int] | None:

@@ -62,7 +62,7 @@ class Rows:
 class SequenceModel(ModelTokens):
     """A model for several answers. What the caches hold, the caller knows.
 
-    Mutable: `_context` and `_room` (tokens, of each sequence), `_outgrown` (the one before, while its logits are the
+    Mutable: `_context`, `room_tokens`, `_outgrown` (the one before, while its logits are the
     newest), `_flag`, `cuts`, `keeper`.
 
     Attributes:
@@ -70,6 +70,7 @@ class SequenceModel(ModelTokens):
         batch_costs: how long batches took.
         slots: how many sequences there are.
         most_rows: most tokens of a pass.
+        room_tokens: how many tokens each sequence has memory for; `make_room` gets more.
         parameters: number of weights of the model.
         keeper: saves prompts and takes them back; None: none is saved.
         loras: adapters that are added to the weights, with the paths of their files.
@@ -134,7 +135,7 @@ class SequenceModel(ModelTokens):
         self._flag = StopFlag()
         try:
             room = first_tokens(header, size) if self._grows else size.context_tokens
-            self._room = min(max(room, self.most_rows), size.context_tokens)
+            self.room_tokens = min(max(room, self.most_rows), size.context_tokens)
             self._open(gpu_layers, keep_loading)
         except BaseException:
             self.close()
@@ -149,7 +150,7 @@ class SequenceModel(ModelTokens):
             raise ConfigurationError(f"{self.path} is not a model that writes text; name a chat model.")
         self._adapters = [self._adapter(lora) for lora in self.loras]
         self._abort = ctypes.cast(string_length(), lib.ggml_abort_callback)
-        self._context = self._context_of(self._room)
+        self._context = self._context_of(self.room_tokens)
         self._memory = lib.llama_get_memory(self._context)
         self._read_vocabulary(self._model)
         most = self.most_rows
@@ -185,7 +186,8 @@ class SequenceModel(ModelTokens):
     def _context_of(self, room: int) -> Any:
         lib = self._lib
         params = lib.llama_context_default_params()
-        params.n_ctx = room * self.slots
+        # llama.cpp takes no batch that is longer than all of its context, and aborts the process.
+        params.n_ctx = max(room * self.slots, self.most_rows)
         # Each sequence has a cache of its own: in a common one the numbers of an answer depend on where its tokens lie,
         # and so on what else is there (measured: by up to 0.9 in a logit of SmolLM2-135M; else by nothing at all).
         params.n_seq_max, params.kv_unified = self.slots, False
@@ -285,30 +287,43 @@ class SequenceModel(ModelTokens):
         """See to it that each sequence can hold so many tokens, up to `context_tokens`. The newest logits stay.
 
         Raises:
-            LocalModelError: llama.cpp could not allocate the memory, or did not move what the sequences hold.
+            LocalModelError: llama.cpp could not allocate the memory, or did not move what the sequences hold. All is as
+                it was.
         """
-        if min(tokens, self.context_tokens) <= self._room:
+        if min(tokens, self.context_tokens) <= self.room_tokens:
             return
-        lib, room, old = self._lib, self._room, self._context
+        lib, room, old = self._lib, self.room_tokens, self._context
         while room < tokens:
             room *= 2
         room = min(room, self.context_tokens)
         context = self._context_of(room)
-        memory = lib.llama_get_memory(context)
-        for sequence in range(self.slots):
-            state, held = self._state(sequence), self.sequence_tokens(sequence)
-            given = (ctypes.c_uint8 * len(state)).from_buffer(state)
-            lib.llama_state_seq_set_data(context, given, len(given), sequence)
-            if lib.llama_memory_seq_pos_max(memory, sequence) + 1 != held:
-                lib.llama_free(context)
-                raise LocalModelError(
-                    f"llama.cpp could not move a cache of {held:,} tokens to a larger one: {reason()}."
-                )
+        try:
+            self._move_to(context)
+        except BaseException:
+            lib.llama_free(context)
+            raise
         if self._outgrown:  # the newest pass is older than the context that is given up now
             lib.llama_free(old)
         else:
             self._outgrown = old
-        self._context, self._memory, self._room = context, memory, room
+        self._context, self._memory, self.room_tokens = context, lib.llama_get_memory(context), room
+
+    def _move_to(self, context: Any) -> None:
+        """Copy what the sequences hold."""
+        lib, memory = self._lib, self._lib.llama_get_memory(context)
+        for sequence in range(self.slots):
+            held, why = self.sequence_tokens(sequence), ""
+            try:
+                state = self._state(sequence)
+                given = (ctypes.c_uint8 * len(state)).from_buffer(state)
+                lib.llama_state_seq_set_data(context, given, len(given), sequence)
+            except MemoryError:
+                why = "no memory for the copy"
+            if why or lib.llama_memory_seq_pos_max(memory, sequence) + 1 != held:
+                raise LocalModelError(
+                    f"llama.cpp could not move a cache of {held:,} tokens to a larger one: {why or reason()}. "
+                    "A smaller context_tokens, or fewer slots, need less memory."
+                )
 
     def reading_batch(self, prompt_tokens: int) -> int:
         """Return how many tokens of a prompt with so many are best read at once."""

@@ -18,6 +18,7 @@ from disco.endpoints.llamacpp.model.library import find_library
 from disco.endpoints.saved_prompts import PromptCache
 from disco.endpoints.saved_prompts.prompt_file import Kind, PromptHead, UnusableFileError
 from disco.endpoints.saved_prompts.prompt_folder import PromptFolder
+from disco.errors import LocalModelError
 
 __all__ = ["PromptKeeper", "keeper_of"]
 
@@ -117,7 +118,12 @@ class PromptKeeper:
             state = self._folder.read(head)
             if state is None:
                 continue
-            if not cache.put_state(head.ids, state):
+            try:
+                is_taken = cache.put_state(head.ids, state)
+            except LocalModelError as error:  # no memory for so many tokens; the prompt may be shorter
+                _log.debug("A saved prompt was not taken back: %s", error)
+                continue
+            if not is_taken:
                 self._folder.reject(head.path, UnusableFileError("damaged"))
                 continue
             took_s = time.perf_counter() - began_at

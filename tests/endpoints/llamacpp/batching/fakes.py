@@ -46,7 +46,7 @@ class FakeModel:
 
     def __init__(self, slots=2, batch_tokens=8, context_tokens=200, most_rows=32):
         self.slots, self.batch_tokens, self.context_tokens = slots, batch_tokens, context_tokens
-        self.most_rows = most_rows
+        self.most_rows, self.room_tokens = most_rows, context_tokens
         self.batch_costs = BatchCosts(0)
         self.caches = [[] for _ in range(slots)]
         self.passes = []
@@ -54,6 +54,9 @@ class FakeModel:
 
     def ends_answer(self, token):
         return token == END
+
+    def make_room(self, tokens):
+        assert tokens <= self.context_tokens
 
     def cut(self, slot, length):
         assert length <= len(self.caches[slot])

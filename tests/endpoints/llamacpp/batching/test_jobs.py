@@ -11,7 +11,7 @@ from disco.endpoints.llamacpp.batching.round_limits import Limits
 from disco.endpoints.llamacpp.model.stop_flag import Aborted
 from disco.endpoints.llamacpp.runtime.job import Job
 from disco.endpoints.llamacpp.runtime.steps import Stepwise, when_ready
-from disco.errors import EndpointFailure, FailureKind
+from disco.errors import EndpointFailure, FailureKind, LocalModelError
 from tests.endpoints.llamacpp.batching.fakes import END, Bench, FakeModel, whole_answer
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]  # longer than a batch
@@ -376,3 +376,51 @@ def test_a_short_question_leaves_the_cache_of_a_long_conversation_alone(bench):
     bench.run()
     assert (long.cached, short.cached) == (0, 0)
     assert again.cached >= 96
+
+
+class Cramped(FakeModel):
+    """Begins with little room, which doubles as far as there is memory."""
+
+    def __init__(self, memory, **sizes):
+        super().__init__(**sizes)
+        self.room_tokens, self._memory, self.grown = 16, memory, []
+
+    def make_room(self, tokens):
+        if tokens > self._memory:
+            raise LocalModelError("no memory")
+        while self.room_tokens < tokens:
+            self.room_tokens *= 2
+            self.grown.append(tokens)
+
+    def compute(self, parts):
+        assert all(part.at + len(part.ids) <= self.room_tokens for part in parts)
+        return super().compute(parts)
+
+
+def test_an_answer_for_which_there_is_no_memory_fails_and_all_others_are_written():
+    bench = Bench(Cramped(64, slots=3))
+    short = [Writing(prompt_of(number), limit=20) for number in range(2)]
+    long, later = Writing([*prompt_of(2), *[7] * 60]), Writing(prompt_of(3), limit=20)
+    begun(bench, short[0], long, short[1])
+    bench.run()
+    (failure,) = long.mail.items
+    assert isinstance(failure, EndpointFailure)
+    assert failure.kind is FailureKind.CRASHED
+    begun(bench, later)
+    bench.run()
+    assert [job.mail.items for job in [*short, later]] == [alone(prompt_of(n), 20) for n in (0, 1, 3)]
+
+
+def test_rows_that_nobody_reads_get_no_larger_cache():
+    bench = Bench(Cramped(200, slots=3, batch_tokens=16))
+    first, middle, last = (Orders(prompt_of(number)[:length]) for number, length in enumerate((4, 12, 4)))
+    begun(bench, first, middle, last)
+    middle.orders = 4
+    told(bench, middle)
+    bench.run()
+    assert len(bench.model.caches[1]) == 16  # all the room that there is, and nobody wants more
+    first.orders = last.orders = 4
+    told(bench, first), told(bench, last)
+    bench.run()
+    assert (len(first.mail.items), len(last.mail.items)) == (4, 4)
+    assert bench.model.grown == []

@@ -24,6 +24,7 @@ from disco.endpoints.llamacpp.saving.prompt_keeper import PromptKeeper, keeper_o
 from disco.endpoints.llamacpp.saving.slot_cache import SlotCache
 from disco.endpoints.saved_prompts import PromptCache, saved_prompts
 from disco.endpoints.saved_prompts.prompt_file import read_all
+from disco.errors import LocalModelError
 from disco.request import Request
 from tests.endpoints.llamacpp.answers import complete, fresh, until
 
@@ -77,6 +78,10 @@ def loaded():
     model = SequenceModel(path, **sizes, slots=2, keep_loading=lambda: True)
     yield model
     model.close()
+
+
+def no_memory(*_):
+    raise LocalModelError("no memory")
 
 
 @pytest.fixture
@@ -250,6 +255,12 @@ def test_what_is_worth_saving(tmp_path, model, places, monkeypatch):
     monkeypatch.setattr(keeper, "_byte_s", 1.0)
     keeper.restore(place, shots + tails[0])
     assert (place.cached, keeper.reusable(place, shots + tails[0])) == ([], 0)
+    # Where there is no memory for all that was saved, the prompt is read.
+    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(model, "put_sequence_state", no_memory)
+        keeper.restore(place, shots + tails[0])
+    assert (place.cached, len(saved_prompts(tmp_path))) == ([], 2)
     # Another model, or another context, finds nothing.
     other = PromptKeeper(cache, b"another model's.", print)
     other.restore(place, shots + tails[0])
