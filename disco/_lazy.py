@@ -25,7 +25,7 @@ def loader(package: str, names: Mapping[str, tuple[str, ...]]) -> Callable[[str]
             value = getattr(importlib.import_module(f"{package}.{module_of[name]}"), name)
             setattr(sys.modules[package], name, value)  # found at once the next time
             return value
-        if not name.startswith("_") and importlib.util.find_spec(f"{package}.{name}") is not None:
+        if name.isidentifier() and not name.startswith("_") and importlib.util.find_spec(f"{package}.{name}"):
             return importlib.import_module(f"{package}.{name}")
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 

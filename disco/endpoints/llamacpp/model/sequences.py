@@ -62,8 +62,8 @@ class Rows:
 class SequenceModel(ModelTokens):
     """A model for several answers. What the caches hold, the caller knows.
 
-    Mutable: `_context`, `room_tokens`, `_outgrown` (the one before, while its logits are the
-    newest), `_flag`, `cuts`, `keeper`.
+    Mutable: `_context`, `room_tokens`, `_outgrown` (the one before, while its logits are the newest), `_flag`, `cuts`,
+    `keeper`.
 
     Attributes:
         path, load_s, context_tokens, threads, batch_tokens: as loaded.
