@@ -248,7 +248,11 @@ class EngineEndpoint(Endpoint):
         repeats: int = 1,
         progress: Callable[[int, int], None] | None = None,
     ) -> Measurement:
-        """See `HostEndpoint.measure`."""
+        """Measure the model: see `HostEndpoint.measure`.
+
+        Raises:
+            DiscoError: the model cannot be loaded, failed, or is too busy. ConfigurationError: it was closed meanwhile.
+        """
         mail = Mailbox()
         job = MeasurementJob(
             mail, prompt_tokens=prompt_tokens, depths=depths, decode_tokens=decode_tokens, repeats=repeats
@@ -262,7 +266,12 @@ class EngineEndpoint(Endpoint):
         return result
 
     async def log_probabilities(self, request: Request, texts: Sequence[str]) -> list[tuple[float, ...]]:
-        """See `HostEndpoint.log_probabilities`."""
+        """Return what `HostEndpoint.log_probabilities` does.
+
+        Raises:
+            DiscoError: the model cannot be loaded, failed, or is too busy. ConfigurationError: it was closed meanwhile.
+            OpenAIError: prompt and text exceed the context, or the prompt has content that is not text.
+        """
         mail = Mailbox()
         try:
             messages = plain_messages(request.messages, endpoint=self.name)

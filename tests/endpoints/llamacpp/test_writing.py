@@ -136,8 +136,8 @@ async def test_a_token_that_says_more_than_the_opening_is_cut_there(thread_model
     assert model.piece(beyond) != b">"
     sample = Sampler.sample
 
-    def forced(self):
-        return sample(self) if self.constrained or not written else written.pop(0)
+    def forced(self, position):
+        return sample(self, position) if self.constrained or not written else written.pop(0)
 
     monkeypatch.setattr(Sampler, "sample", forced)
     text, deltas, ended = await complete(thread_model, ask(**FIVE))
