@@ -248,7 +248,14 @@ class EngineEndpoint(Endpoint):
         repeats: int = 1,
         progress: Callable[[int, int], None] | None = None,
     ) -> Measurement:
-        """Measure the model: see `HostEndpoint.measure`.
+        """Measure load time, prefill times with a cold cache, and decode rates.
+
+        Args:
+            prompt_tokens: lengths to prefill; those beyond the context are left out.
+            depths: context lengths at which to measure decoding.
+            decode_tokens: tokens decoded at each depth.
+            repeats: number of repetitions of the whole measurement.
+            progress: called with the steps done and their total.
 
         Raises:
             DiscoError: the model cannot be loaded, failed, or is too busy. ConfigurationError: it was closed meanwhile.
@@ -266,7 +273,16 @@ class EngineEndpoint(Endpoint):
         return result
 
     async def log_probabilities(self, request: Request, texts: Sequence[str]) -> list[tuple[float, ...]]:
-        """Return what `HostEndpoint.log_probabilities` does.
+        """Return how probable each token of each text is as the answer to a request.
+
+        Args:
+            request: its messages count; its parameters do not.
+            texts: the answers, not written by this model in general. What they have in common at their beginning is
+                computed once.
+
+        Returns:
+            For each text the log probability (natural) of every token, in order; of the model's own logits, before
+            any sampling option. The token that would end the answer is not among them.
 
         Raises:
             DiscoError: the model cannot be loaded, failed, or is too busy. ConfigurationError: it was closed meanwhile.
