@@ -223,7 +223,7 @@ FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
     "llama_adapter_get_alora_n_invocation_tokens": (c_uint64, _Adapter),
     "llama_set_adapters_lora": (c_int32, _Context, POINTER(_Adapter), c_size_t, POINTER(c_float)),
     # Computation
-    "llama_batch_get_one": (_Batch, POINTER(_Token), c_int32),
+    "llama_batch_get_one": (_Batch, POINTER(_Token), c_int32),  # for examples/papers
     "llama_decode": (c_int32, _Context, _Batch),
     "llama_synchronize": (None, _Context),
     "llama_set_abort_callback": (None, _Context, _AbortCallback, c_void_p),
